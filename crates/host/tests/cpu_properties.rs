@@ -118,8 +118,8 @@ fn every_instruction_set_matches_the_reference() {
     }
 }
 
-/// Scores far apart: weights under- and overflow unless each row is taken relative to its maximum, which keeps
-/// growing.
+/// Scores far apart: weights under- and overflow unless each row is taken relative to its maximum, which
+/// keeps growing.
 #[test]
 fn large_scores_neither_overflow_nor_vanish() {
     for dtype in DType::RESULTS {

@@ -65,14 +65,14 @@ pub struct Stats {
 /// `q`, `k`, `v` and `o` are laid out as `problem.tensors()` says; elements of `o` outside its view
 /// stay untouched. `lse` is [B, H, Sq], natural-log.
 ///
-/// Whatever the storage type, all arithmetic is in fp32, but where [`Isa::Amx`] serves the problem: Q, K and V
-/// in fp16 or bf16, 32 queries or more for each head of K, and no dropout. There the weights, in fp32 too, are
-/// rounded to bf16 before they are multiplied with V, or in fp16 to the sum of two bf16 numbers. With fp16 an
-/// infinite element makes NaN of whatever it is multiplied with.
+/// Whatever the storage type, all arithmetic is in fp32, but where [`Isa::Amx`] serves the problem: Q, K and
+/// V in fp16 or bf16, 32 queries or more for each head of K, and no dropout. There the weights are rounded to
+/// bf16 before they are multiplied with V, or in fp16 to the sum of two bf16 numbers. With fp16 an infinite
+/// element makes NaN of whatever it is multiplied with.
 ///
 /// # Errors
-/// When a buffer is too short or of another type than the problem, and when the scratch memory,
-/// a few tiles per thread and with [`Isa::Amx`] K and V once more, cannot be had.
+/// When a buffer is too short or of another type than the problem, and when the scratch memory cannot be had:
+/// a few tiles per thread, and with [`Isa::Amx`] K and V once more.
 pub fn forward<T: Element>(
     problem: &Problem,
     q: &[T],
@@ -125,8 +125,8 @@ pub fn standard<T: Element>(
     unfused::run(problem, [q, k, v].map(Source::new), outputs)
 }
 
-/// [`forward_with`] in a model of AMX's tiles and of vectors in plain Rust, on any CPU; as it where tiles do not
-/// serve the problem. It is as slow as a model is.
+/// [`forward_with`] in a model of AMX's tiles and of vectors in plain Rust, on any CPU; as it where tiles do
+/// not serve the problem. It is as slow as a model is.
 ///
 /// # Errors
 /// As [`forward_with`].

@@ -62,7 +62,10 @@ impl TileKernels {
 
 /// Compiles the functions for one kind of tiles and of lanes, as [`Kernels`]' are.
 macro_rules! tile_kernels {
-    ($(#[$cfg:meta])* $table:ident in $name:ident, $vectors:expr, $tiles:ty, $lanes:ty $(, #[$feature:meta])?) => {
+    (
+        $(#[$cfg:meta])*
+        $table:ident in $name:ident, $vectors:expr, $tiles:ty, $lanes:ty $(, #[$feature:meta])?
+    ) => {
         $(#[$cfg])*
         pub(in crate::cpu) use $name::$table;
 

@@ -48,8 +48,8 @@ use task::{Call, Scratch, Task};
 /// Queries of a kv head below which tiles would be empty for the most part.
 const FEWEST_QUERIES: usize = 32;
 
-/// Whether tiles serve a problem: inputs of 16 bits, and enough queries for each kv head. Dropout, which draws
-/// for each weight in scalar code, gains nothing from them and is left to the vector instructions.
+/// Whether tiles serve a problem: inputs of 16 bits, and enough queries for each kv head. Dropout, which
+/// draws for each weight in scalar code, gains nothing from them and is left to the vector instructions.
 pub(super) fn serves(problem: &Problem) -> bool {
     matches!(problem.dtype(), DType::F16 | DType::Bf16)
         && problem.dropout().is_none()
@@ -59,8 +59,7 @@ pub(super) fn serves(problem: &Problem) -> bool {
 /// The forward pass of a problem that tiles serve.
 ///
 /// # Errors
-/// When `config` asks for a tile of 0 or of more than 65536, and when memory for K and V in tiles or for the
-/// threads cannot be had.
+/// When `config` asks for a tile of 0 or of more than 65536, and when memory cannot be had.
 ///
 /// # Safety
 /// The CPU has the instruction sets of `kernels`.

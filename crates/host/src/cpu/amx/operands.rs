@@ -106,9 +106,8 @@ impl Chunks {
     }
 }
 
-/// K and V of all heads in tiles. Of each head there is for every step of keys a block of K, [2 tiles of
-/// keys][parts][head_dim in steps], and one of V, [parts][head_dim_v in tiles]; rows of a tile of V are its
-/// columns.
+/// K and V of all heads in tiles. Each head has K of all steps of keys, [2 tiles of keys][parts][head_dim in
+/// steps], then V of all, [parts][head_dim_v in tiles]. Rows of a tile of V are columns of V.
 pub(super) struct Keys<'a> {
     problem: &'a Problem,
     layout: Layout,
@@ -160,8 +159,8 @@ impl<'a> Keys<'a> {
     /// Writes the tiles of a chunk.
     ///
     /// # Safety
-    /// The CPU has the instruction sets; `memory` has room for [`Layout::row_elements`]; nobody else writes the
-    /// chunk's tiles or reads them.
+    /// The CPU has the instruction sets; `memory` has room for [`Layout::row_elements`]; nobody else writes
+    /// the chunk's tiles or reads them.
     pub(super) unsafe fn pack(
         &self,
         chunk: Chunk,
@@ -179,7 +178,8 @@ impl<'a> Keys<'a> {
                 Some(problem.key_index(layout, batch, key, kv_head))
             };
             let [k_tiles, v_tiles] = self.at(batch, kv_head, key / STEP);
-            // SAFETY: the step is one of the head's, whose tiles nobody else uses; the scratch memory has room.
+            // SAFETY: the step is one of the head's, whose tiles nobody else uses; the scratch memory has
+            // room.
             unsafe {
                 rows.pack_k(k, |index| row(&tensors.k, index), tensors.k.head_dim, k_tiles);
                 rows.pack_v(v, |index| row(&tensors.v, index), tensors.v.head_dim, kernels, v_tiles);
@@ -270,8 +270,8 @@ impl Rows {
     /// Writes Qᵀ of 16 columns in tiles, whose rows are pairs along head_dim; columns past the last are 0.
     ///
     /// # Safety
-    /// `to` is writable for [parts][head_dim in steps] tiles, the scratch memory is nobody else's, and the CPU
-    /// has the instruction sets.
+    /// `to` is writable for [parts][head_dim in steps] tiles, the scratch memory is nobody else's, and the
+    /// CPU has the instruction sets.
     pub(super) unsafe fn pack_queries(
         self,
         problem: &Problem,
@@ -314,8 +314,8 @@ impl Rows {
     /// Reads the rows of O of 16 queries, which are columns of Oᵀ [head_dim_v, width] from `from` on.
     ///
     /// # Safety
-    /// `from` is readable for 16 elements of each row, the scratch memory is nobody else's, and the CPU has the
-    /// instruction sets.
+    /// `from` is readable for 16 elements of each row, the scratch memory is nobody else's, and the CPU has
+    /// the instruction sets.
     pub(super) unsafe fn unpack_results(self, from: *const f32, width: usize, kernels: &TileKernels) {
         let row = self.layout.head_dim_v;
         for tile in 0..row / TILE_ROWS {

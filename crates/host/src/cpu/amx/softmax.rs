@@ -1,4 +1,5 @@
-//! The running softmax of one panel, whose weights come out in pairs of bf16: an operand of the product with V.
+//! The running softmax of one panel, whose weights come out in pairs of bf16: an operand of the product with
+//! V.
 
 #![expect(
     clippy::needless_range_loop,
@@ -20,8 +21,8 @@ const SUMMED_AT_ONCE: usize = 64;
 /// Replaces `scores` [keys, N registers] by 2^(factor · score − max), as bf16 in pairs of neighbouring keys,
 /// and updates the state.
 ///
-/// Row `PARTS`·j then has the pairs of keys 2j and 2j + 1, and with two parts the next one has what they lack
-/// of the exact weights. Keys up to a multiple of [`STEP`] have the weight 0.
+/// Row `PARTS`·j then has the pairs of keys 2j and 2j + 1. With two parts the next row has what those lack of
+/// the exact weights. Keys up to a multiple of [`STEP`] have the weight 0.
 ///
 /// # Safety
 /// The CPU has the instruction set of `L`; `scores` is readable and writable for as many rows as `keys` in

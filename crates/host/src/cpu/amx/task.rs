@@ -76,12 +76,12 @@ impl Task<'_> {
     /// Computes O and the lse of the task's columns.
     ///
     /// # Safety
-    /// The CPU has the call's instruction sets; `memory` is this task's own and holds `scratch.total` elements;
-    /// all keys are packed; nobody else writes the results of these columns.
+    /// The CPU has the call's instruction sets; `memory` is this task's own and holds `scratch.total`
+    /// elements; all keys are packed; nobody else writes the results of these columns.
     pub(super) unsafe fn run(&self) {
         let seen = self.columns.seen_by_any(self.call.problem);
-        // SAFETY: the CPU has the instruction sets, and tiles are used between the two calls alone; the rest is
-        // this function's own contract.
+        // SAFETY: the CPU has the instruction sets, and tiles are used between the two calls alone; the rest
+        // is this function's own contract.
         unsafe {
             (self.call.kernels.configure)();
             self.start();
@@ -180,8 +180,8 @@ impl Task<'_> {
             c_stride: width,
             adds: true,
         };
-        // SAFETY: both sides have tiles for the keys seen in whole steps; the scratch memory has a panel of each
-        // part; rows of scores past the last key are not read before the softmax writes zeros there.
+        // SAFETY: both sides have tiles for the keys seen in whole steps; the scratch memory has a panel of
+        // each part; rows of scores past the last key are not read before the softmax writes zeros there.
         unsafe {
             (kernels.multiply)(&of_scores);
             let factor = self.change_scores(panel, (seen.start, count));
@@ -234,8 +234,8 @@ impl Task<'_> {
             let results = self.at(self.scratch.results + column * layout.head_dim_v);
             for lane in 0..panel.end - panel.first {
                 let (max, sum) = (self.scratch.max + column + lane, self.scratch.sum + column + lane);
-                // SAFETY: each part lies inside the scratch memory; rows are unpacked 16 at a time, before the first
-                // of them is written; the caller vouches for the outputs.
+                // SAFETY: each part lies inside the scratch memory; rows are unpacked 16 at a time, before
+                // the first of them is written; the caller vouches for the outputs.
                 unsafe {
                     if lane % TILE_ROWS == 0 {
                         rows.unpack_results(results.add(lane), width, kernels);

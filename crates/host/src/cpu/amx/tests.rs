@@ -95,7 +95,8 @@ fn weights_are_pairs_of_bf16_and_small_growth_keeps_the_maximum() {
             let mut max: Vec<f32> = (0..width).map(|lane| if lane == 0 { 6.0 } else { f32::MIN }).collect();
             let (mut sum, mut rescale) = (vec![1.0_f32; width], vec![f32::NAN; width]);
             let state = State { max: max.as_mut_ptr(), sum: sum.as_mut_ptr(), rescale: rescale.as_mut_ptr() };
-            // SAFETY: the CPU has the instruction set; scores are whole steps of keys, the state one row each.
+            // SAFETY: the CPU has the instruction set; scores are whole steps of keys, the state one row
+            // each.
             unsafe { kernels.update((width, parts), scores.as_mut_ptr(), KEYS, 2.0, state) };
             // The largest score is 5, which is 10 in units of log2: within 8 of the first lane's maximum.
             for lane in 0..width {
