@@ -21,24 +21,45 @@ fn config() -> impl Strategy<Value = Config> {
     (blocks, isa).prop_map(|((block_m, block_n), isa)| Config { block_m, block_n, isa })
 }
 
+/// Ways to run a problem on the CPU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Fused,
+    ModelledTiles,
+    Standard,
+}
+
 fn run<T: Element>(case: &Case, config: Config) -> Result<(), TestCaseError> {
-    let problem = case.problem();
+    judge(&case.problem(), &case.inputs::<T>(), config)
+}
+
+/// Runs a problem in each way, and checks what was written, and where.
+fn judge<T: Element>(
+    problem: &Problem,
+    [q, k, v]: &[Vec<T>; 3],
+    config: Config,
+) -> Result<(), TestCaseError> {
     let layout = &problem.tensors().o;
-    let [q, k, v] = &case.inputs::<T>();
-    let expected = Expected::new(&problem, (q, k, v), reference::all(&problem));
-    for fused in [true, false] {
+    let expected = Expected::new(problem, (q, k, v), reference::all(problem));
+    let fits_tiles = matches!(T::DTYPE, DType::F16 | DType::Bf16)
+        && problem.seqlen_q() * problem.group() >= 32
+        && problem.dropout().is_none();
+    for way in [Way::Fused, Way::ModelledTiles, Way::Standard] {
         let mut o = vec![T::Output::from_f32(-77.0); layout.span() + 3];
         let mut lse = vec![-77.0; problem.lse_len() + 3];
-        let stats = if fused {
-            cpu::forward_with(&problem, config, q, k, v, &mut o, Some(&mut lse))
-        } else {
-            cpu::standard(&problem, q, k, v, &mut o, Some(&mut lse))
+        let stats = match way {
+            Way::Fused => cpu::forward_with(problem, config, q, k, v, &mut o, Some(&mut lse)),
+            Way::ModelledTiles => {
+                cpu::forward_in_modelled_tiles(problem, config, q, k, v, &mut o, Some(&mut lse))
+            }
+            Way::Standard => cpu::standard(problem, q, k, v, &mut o, Some(&mut lse)),
         };
         let stats = stats.unwrap();
-        let report = expected.judge(&problem, &o, Some(&lse), DType::F32);
-        prop_assert!(report.passed(), "fused {fused}, {}, {}: {report}", stats.isa, stats.tile);
+        let report = expected.judge(problem, &o, Some(&lse), DType::F32);
+        prop_assert!(report.passed(), "{way:?}, {}, {}: {report}", stats.isa, stats.tile);
         prop_assert!(stats.extra_bytes > 0);
-        prop_assert!(untouched_outside(layout, &o, -77.0), "fused {fused}: wrote outside the view");
+        prop_assert!(way != Way::ModelledTiles || (stats.isa == Isa::Amx) == fits_tiles);
+        prop_assert!(untouched_outside(layout, &o, -77.0), "{way:?}: wrote outside the view");
         prop_assert!(lse[problem.lse_len()..].iter().all(|&value| value == -77.0));
     }
     Ok(())
@@ -97,18 +118,51 @@ fn every_instruction_set_matches_the_reference() {
     }
 }
 
-/// Scores far apart: weights under- and overflow unless each row is taken relative to its maximum.
+/// Scores far apart: weights under- and overflow unless each row is taken relative to its maximum, which
+/// keeps growing.
 #[test]
 fn large_scores_neither_overflow_nor_vanish() {
-    let case = Case {
-        dtype: DType::F32,
-        shape: [1, 70, 300, 1, 1, 32],
-        head_dim_v: None,
-        orders: [Order::Bhsd; 3],
-        options: Options { softmax_scale: Some(40.0), ..Options::default() },
-        seed: 3,
-    };
-    run_any(&case, Config { block_n: Some(17), ..Config::default() }).unwrap();
+    for dtype in DType::RESULTS {
+        let case = Case {
+            dtype,
+            shape: [1, 70, 300, 1, 1, 32],
+            head_dim_v: None,
+            orders: [Order::Bhsd; 3],
+            options: Options { softmax_scale: Some(40.0), ..Options::default() },
+            seed: 3,
+        };
+        run_any(&case, Config { block_n: Some(17), ..Config::default() }).unwrap();
+    }
+}
+
+/// Packed sequences that begin at any row, of which some are empty and others do not use all of their keys.
+#[test]
+fn packed_sequences_match_the_reference() {
+    fn run<T: Element>(causal: bool) {
+        let (of_q, of_k, used) = ([0, 45, 45, 210, 245], [0, 130, 133, 170, 170], [101, 3, 37, 0]);
+        let layout = |rows, heads, head_dim| TensorLayout::bshd(1, rows, heads, head_dim);
+        let tensors = Tensors {
+            q: layout(245, 4, 72),
+            k: layout(170, 2, 72),
+            v: layout(170, 2, 40),
+            o: layout(245, 4, 40),
+        };
+        let options = Options { causal, ..Options::default() };
+        let problem = Problem::varlen(tensors, T::DTYPE, options, &of_q, &of_k).unwrap();
+        let problem = problem.with_seqused_k(&used).unwrap();
+        let mut inputs =
+            [(tensors.q, 1), (tensors.k, 2), (tensors.v, 3)].map(|(layout, seed)| tensor::<T>(&layout, seed));
+        for (layout, values) in [tensors.k, tensors.v].iter().zip(&mut inputs[1..]) {
+            for row in of_k.windows(2).zip(used).flat_map(|(rows, used)| rows[0] + used as u32..rows[1]) {
+                values[layout.row(0, row as usize, 0)..][..2 * layout.head_dim].fill(T::from_f32(f32::NAN));
+            }
+        }
+        judge(&problem, &inputs, Config::default()).unwrap();
+    }
+    for causal in [false, true] {
+        run::<f16>(causal);
+        run::<bf16>(causal);
+    }
 }
 
 /// Values around 1, whose sums only grow, lose no more than the sum of a block and one of blocks.

@@ -24,7 +24,7 @@ pub(crate) fn device() -> Device {
 
 /// Chooses the tile of [`Kernel::ForwardCpu`]; the unfused baseline has none.
 pub(crate) fn plan_on_cpu(problem: &Problem, kernel: Kernel, request: &Request) -> Result<Choice> {
-    let isa = Isa::widest(None);
+    let isa = Isa::serving(problem, None);
     if kernel == Kernel::Standard {
         let reason = "standard was asked for: the unfused baseline, with the scores in memory".to_owned();
         return Ok(Choice {
@@ -32,13 +32,13 @@ pub(crate) fn plan_on_cpu(problem: &Problem, kernel: Kernel, request: &Request) 
             ..Choice::on_cpu(kernel, vec![reason])
         });
     }
-    let tile =
-        tiles::choose(problem, Machine::here(isa.kernels().panel), config(request.block_m, request.block_n))?;
+    let machine = if isa == Isa::Amx { Machine::with_tiles() } else { Machine::here(isa.kernels().panel) };
+    let tile = tiles::choose(problem, machine, config(request.block_m, request.block_n))?;
     let mut reasons = vec![match request.kernel {
         Some(_) => "forward_cpu was asked for".to_owned(),
         None => "forward_cpu: fused, on all cores".to_owned(),
     }];
-    reasons.push(format!("{isa}: the widest vector instructions of this CPU"));
+    reasons.push(format!("{isa}: the widest instructions of this CPU for the problem"));
     reasons.push(tile.to_string());
     Ok(Choice { tile: Some((tile.block_m, tile.block_n)), ..Choice::on_cpu(kernel, reasons) })
 }

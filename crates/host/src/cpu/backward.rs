@@ -41,7 +41,7 @@ pub fn backward<T: Element>(
     outputs: &mut BackwardOutputs<'_, T>,
 ) -> Result<Stats> {
     problem.check(inputs, outputs)?;
-    let isa = Isa::widest(None);
+    let isa = Isa::widest_vectors();
     let kernels = isa.kernels();
     let forward = problem.forward();
     let rows = forward.lse_len();

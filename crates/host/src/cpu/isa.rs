@@ -12,6 +12,7 @@ use super::microkernel::{self, Broadcast, Start};
 use super::pack::Rows;
 use super::score::{self, Alibi};
 use super::softmax::{self, Limits, State};
+use crate::Problem;
 
 /// A set of vector instructions that the kernels are compiled for, from narrow to wide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,6 +25,8 @@ pub enum Isa {
     Avx2,
     /// x86 with AVX-512F.
     Avx512,
+    /// x86 with AVX-512F and tiles of bf16: for forward passes on 16-bit inputs. All else runs as with AVX-512.
+    Amx,
 }
 
 impl Isa {
@@ -39,6 +42,10 @@ impl Isa {
             }
             if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("fma") {
                 found.push(Self::Avx512);
+                #[cfg(target_os = "linux")]
+                if super::amx::is_available() {
+                    found.push(Self::Amx);
+                }
             }
         }
         found
@@ -50,11 +57,24 @@ impl Isa {
         Self::available().into_iter().rfind(narrow_enough).unwrap_or(Self::Portable)
     }
 
-    /// The functions compiled for it.
+    /// The widest of vectors.
+    pub(super) fn widest_vectors() -> Self {
+        Self::widest(Some(Self::Avx512))
+    }
+
+    /// The widest not wider than `limit` that has a way to run the forward pass of a problem.
+    pub(super) fn serving(problem: &Problem, limit: Option<Self>) -> Self {
+        match Self::widest(limit) {
+            Self::Amx if !super::amx::serves(problem) => Self::widest_vectors(),
+            isa => isa,
+        }
+    }
+
+    /// The functions compiled for it: beside tiles those of AVX-512.
     pub(super) const fn kernels(self) -> Kernels {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => avx512::KERNELS,
+            Self::Avx512 | Self::Amx => avx512::KERNELS,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => avx2::KERNELS,
             #[cfg(target_arch = "aarch64")]
@@ -71,6 +91,7 @@ impl std::fmt::Display for Isa {
             Self::Neon => "NEON",
             Self::Avx2 => "AVX2",
             Self::Avx512 => "AVX-512",
+            Self::Amx => "AMX",
         })
     }
 }
@@ -339,3 +360,13 @@ kernels!(
     #[target_feature(enable = "avx512f,fma")]
     [1, 2, 3, 4]
 );
+kernels!(
+    #[cfg(feature = "testing")]
+    model,
+    crate::cpu::amx::Sixteen,
+    [1, 2, 3, 4]
+);
+
+/// Those of sixteen lanes in plain Rust, beside the model of tiles.
+#[cfg(feature = "testing")]
+pub(super) const MODEL: Kernels = model::KERNELS;

@@ -6,7 +6,7 @@ use super::lanes::Lanes;
 
 /// Sixteen lanes of AVX-512F.
 #[derive(Clone, Copy)]
-pub(super) struct Avx512(__m512);
+pub(super) struct Avx512(pub(super) __m512);
 
 /// Eight lanes of AVX2, with FMA.
 #[derive(Clone, Copy)]

@@ -3,6 +3,7 @@
 //! [`forward`] never holds more than a tile of scores per thread. [`standard`] is the unfused
 //! computation with the same microkernels, which holds all of them: what FlashAttention is compared with.
 
+mod amx;
 pub(crate) mod backend;
 mod backward;
 mod dropout;
@@ -62,12 +63,16 @@ pub struct Stats {
 /// (FlashAttention-2, Algorithm 1), on the threads of the current rayon pool.
 ///
 /// `q`, `k`, `v` and `o` are laid out as `problem.tensors()` says; elements of `o` outside its view
-/// stay untouched. `lse` is [B, H, Sq], natural-log. Whatever the storage type, all arithmetic is in
-/// fp32.
+/// stay untouched. `lse` is [B, H, Sq], natural-log.
+///
+/// Whatever the storage type, all arithmetic is in fp32, but where [`Isa::Amx`] serves the problem: Q, K and
+/// V in fp16 or bf16, 32 queries or more for each head of K, and no dropout. There the weights are rounded to
+/// bf16 before they are multiplied with V, or in fp16 to the sum of two bf16 numbers. With fp16 an infinite
+/// element makes NaN of whatever it is multiplied with.
 ///
 /// # Errors
-/// When a buffer is too short or of another type than the problem, and when the scratch memory,
-/// a few tiles per thread, cannot be had.
+/// When a buffer is too short or of another type than the problem, and when the scratch memory cannot be had:
+/// a few tiles per thread, and with [`Isa::Amx`] K and V once more.
 pub fn forward<T: Element>(
     problem: &Problem,
     q: &[T],
@@ -120,6 +125,30 @@ pub fn standard<T: Element>(
     unfused::run(problem, [q, k, v].map(Source::new), outputs)
 }
 
+/// [`forward_with`] in a model of AMX's tiles and of vectors in plain Rust, on any CPU; as it where tiles do
+/// not serve the problem. It is as slow as a model is.
+///
+/// # Errors
+/// As [`forward_with`].
+#[cfg(feature = "testing")]
+pub fn forward_in_modelled_tiles<T: Element>(
+    problem: &Problem,
+    config: Config,
+    q: &[T],
+    k: &[T],
+    v: &[T],
+    o: &mut [T::Output],
+    lse: Option<&mut [f32]>,
+) -> Result<Stats> {
+    let outputs = outputs(problem, q, k, v, o, lse)?;
+    let inputs = [q, k, v].map(Source::new);
+    if !amx::serves(problem) {
+        return fused(problem, config, inputs, outputs);
+    }
+    // SAFETY: the model is plain Rust.
+    unsafe { amx::forward(problem, config, inputs, outputs, amx::MODEL) }
+}
+
 /// Checks the buffers and takes the addresses of the outputs.
 fn outputs<T: Element>(
     problem: &Problem,
@@ -135,7 +164,12 @@ fn outputs<T: Element>(
 
 /// [`forward_with`] past the types.
 fn fused(problem: &Problem, config: Config, [q, k, v]: [Source; 3], outputs: Outputs) -> Result<Stats> {
-    let isa = Isa::widest(config.isa);
+    let isa = Isa::serving(problem, config.isa);
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    if isa == Isa::Amx {
+        // SAFETY: the instruction set is available, and with it AVX-512.
+        return unsafe { amx::forward(problem, config, [q, k, v], outputs, amx::AMX) };
+    }
     let kernels = isa.kernels();
     let machine = Machine::here(kernels.panel);
     let tile = tiles::choose(problem, machine, config)?;

@@ -199,7 +199,7 @@ impl<'a> Source<'a> {
     }
 
     /// Widens the elements from `offset` on to fp32, as many as `to` has.
-    fn widen(self, offset: usize, to: &mut [f32]) {
+    pub(super) fn widen(self, offset: usize, to: &mut [f32]) {
         let range = offset..offset + to.len();
         match self {
             Self::F32(data) => to.copy_from_slice(&data[range]),
@@ -354,12 +354,27 @@ impl Outputs {
         unsafe {
             match self.dtype {
                 DType::F32 => narrow(row, self.o.cast::<f32>().add(offset)),
-                DType::F16 => narrow(row, self.o.cast::<f16>().add(offset)),
-                DType::Bf16 => narrow(row, self.o.cast::<bf16>().add(offset)),
+                DType::F16 => {
+                    let to = std::slice::from_raw_parts_mut(self.o.cast::<f16>().add(offset), row.len());
+                    to.convert_from_f32_slice(row);
+                }
+                DType::Bf16 => {
+                    for (d, value) in row.iter().enumerate() {
+                        self.o.cast::<bf16>().add(offset + d).write(to_bf16(*value));
+                    }
+                }
                 DType::E4m3 => narrow(row, self.o.cast::<F8E4M3>().add(offset)),
             }
         }
     }
+}
+
+/// Rounds to nearest even as [`bf16::from_f32`] does, without its branches, for many values at a time.
+fn to_bf16(value: f32) -> bf16 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    let quiet_nan = bits >> 16 | 0x40;
+    bf16::from_bits(if value.is_nan() { quiet_nan } else { rounded } as u16)
 }
 
 /// # Safety
@@ -387,20 +402,42 @@ pub(super) unsafe fn results(
     row: &mut [f32],
     outputs: Outputs,
 ) {
-    let layout = &problem.tensors().o;
     for lane in 0..columns.end - columns.first {
-        let (head, seq) = columns.query(problem, columns.first + lane);
         // SAFETY: lane is a column of the panel, d < head_dim, and the caller vouches for the rest.
         unsafe {
-            let (max, sum) = (*max.add(lane), *sum.add(lane));
-            let (factor, lse) = finish(max, sum, problem.scores().sink(columns.batch, head));
-            let factor = problem.v_descale() * factor;
-            let offset = problem.query_index(layout, columns.batch, seq, head);
-            outputs.write_lane(from, (lane, width), factor, row, offset);
-            if !outputs.lse.is_null() {
-                let index = problem.lse_index(columns.batch, head, seq);
-                outputs.lse.add(index).write(lse);
+            for (d, value) in row.iter_mut().enumerate() {
+                *value = *from.add(d * width + lane);
             }
+            result(problem, columns, lane, (*max.add(lane), *sum.add(lane)), row, outputs);
+        }
+    }
+}
+
+/// Divides a row of O by the sum of one lane of a panel, and writes it and the lse to their places.
+///
+/// # Safety
+/// The outputs are writable where the problem's layout leads, and nobody else writes this column.
+pub(super) unsafe fn result(
+    problem: &Problem,
+    columns: Columns,
+    lane: usize,
+    (max, sum): (f32, f32),
+    row: &mut [f32],
+    outputs: Outputs,
+) {
+    let (head, seq) = columns.query(problem, columns.first + lane);
+    let (factor, lse) = finish(max, sum, problem.scores().sink(columns.batch, head));
+    let factor = problem.v_descale() * factor;
+    for value in &mut *row {
+        *value *= factor;
+    }
+    let offset = problem.query_index(&problem.tensors().o, columns.batch, seq, head);
+    // SAFETY: the caller vouches for the outputs.
+    unsafe {
+        outputs.write(row, offset);
+        if !outputs.lse.is_null() {
+            let index = problem.lse_index(columns.batch, head, seq);
+            outputs.lse.add(index).write(lse);
         }
     }
 }

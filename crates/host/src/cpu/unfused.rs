@@ -68,7 +68,7 @@ impl Matrix {
 /// # Errors
 /// When memory cannot be had.
 pub(super) fn run(problem: &Problem, [q, k, v]: [Source; 3], outputs: Outputs) -> Result<Stats> {
-    let isa = Isa::widest(None);
+    let isa = Isa::widest_vectors();
     let width = isa.kernels().panel.width;
     let heads = problem.batch() * problem.kv_heads();
     let padded = (problem.seqlen_q() * problem.group()).next_multiple_of(width);
