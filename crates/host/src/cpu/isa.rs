@@ -25,7 +25,7 @@ pub enum Isa {
     Avx2,
     /// x86 with AVX-512F.
     Avx512,
-    /// x86 with AVX-512F and tiles of bf16: for forward passes on 16-bit inputs. All else runs as with AVX-512.
+    /// x86 with AVX-512F and tiles of bf16, for forward passes on 16-bit inputs. All else is as with AVX-512.
     Amx,
 }
 
