@@ -3,7 +3,7 @@
 use flash_attention::accuracy::{self, Accuracy};
 use flash_attention::decode::{DecodeInputs, DecodeProblem};
 use flash_attention::reference::{self, Row};
-use flash_attention::{DType, Element, Problem};
+use flash_attention::{Element, Problem};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 use rayon::prelude::*;
@@ -75,9 +75,15 @@ impl<T: Element> Expected<T> {
         errors.sum::<f64>() / found.len() as f64
     }
 
-    /// Judges O, which is contiguous, and lse, made from scores kept in `scores`.
-    pub(crate) fn judge(&self, problem: &Problem, scores: DType, o: &[T::Output], lse: &[f32]) -> Verdict {
-        let accuracy::Report { output, lse: of_lse } = self.0.judge(problem, o, Some(lse), scores);
+    /// Judges O, which is contiguous, and lse, made from scores with a relative error of `score_roundoff`.
+    pub(crate) fn judge(
+        &self,
+        problem: &Problem,
+        score_roundoff: f64,
+        o: &[T::Output],
+        lse: &[f32],
+    ) -> Verdict {
+        let accuracy::Report { output, lse: of_lse } = self.0.judge(problem, o, Some(lse), score_roundoff);
         let not_finite = o.par_iter().filter(|value| !value.to_f32().is_finite()).count();
         Verdict {
             output,
@@ -131,7 +137,7 @@ fn mask_boundary(problem: &Problem) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flash_attention::{Options, TensorLayout, Tensors};
+    use flash_attention::{DType, Options, TensorLayout, Tensors};
 
     fn problem(sq: usize, sk: usize, causal: bool) -> Problem {
         let q = TensorLayout::bshd(2, sq, 3, 4);
@@ -172,12 +178,12 @@ mod tests {
             .collect();
         let exact = reference::forward(&problem, q, k, v);
         let lse: Vec<_> = exact.lse.iter().map(|&lse| lse as f32).collect();
-        let verdict = expected.judge(&problem, DType::F32, &o, &lse);
+        let verdict = expected.judge(&problem, DType::F32.roundoff(), &o, &lse);
         assert!(verdict.passed(), "{verdict:?}");
         assert_eq!(verdict.rows, 30);
         o[17] += 1e-3;
-        assert!(!expected.judge(&problem, DType::F32, &o, &lse).passed());
+        assert!(!expected.judge(&problem, DType::F32.roundoff(), &o, &lse).passed());
         o[17] = f32::NAN;
-        assert_eq!(expected.judge(&problem, DType::F32, &o, &lse).unwritten, 1);
+        assert_eq!(expected.judge(&problem, DType::F32.roundoff(), &o, &lse).unwritten, 1);
     }
 }

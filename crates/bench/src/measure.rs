@@ -52,7 +52,7 @@ impl<T: Element> Subject<T> {
     ) -> Result<(Prepared<'a, T>, Verdict)> {
         session.check_workspace(&self.problem, plan)?;
         let prepared = session.backend.prepare(plan, self.inputs.tensors())?;
-        let scores = plan.score_dtype();
+        let scores = plan.score_roundoff();
         judged(prepared, |o, lse| self.expected.judge(&self.problem, scores, o, lse))
     }
 }

@@ -89,26 +89,23 @@ impl Accuracy {
         Self::new(&wide(found), exact, Some(standard_error), bound)
     }
 
-    /// Judges a log-sum-exp, in the order of the reference's, made from scores kept in `scores`
-    /// ([`Plan::score_dtype`](crate::Plan::score_dtype)).
+    /// Judges a log-sum-exp, in the order of the reference's, made from scores with a relative error of
+    /// `score_roundoff` ([`Plan::score_roundoff`](crate::Plan::score_roundoff)).
     ///
     /// Its bound is eight times [`Reference::lse_rounding`] and once [`Reference::lse_sums`], and as much
-    /// more as rounding the scores to that type costs: a score that is off moves the lse by its weight's
-    /// share of that.
+    /// more as that error costs: a score that is off moves the lse by its weight's share of that.
     ///
     /// # Panics
     /// When the two differ in length.
-    pub fn of_lse(lse: &[f32], reference: &Reference, scores: DType) -> Self {
+    pub fn of_lse(lse: &[f32], reference: &Reference, score_roundoff: f64) -> Self {
         let lse: Vec<_> = lse.iter().copied().map(f64::from).collect();
-        let stored = match scores {
-            DType::F32 => 0.0,
-            DType::F16 | DType::Bf16 | DType::E4m3 => scores.roundoff() / DType::F32.roundoff(),
-        };
+        let fp32 = DType::F32.roundoff();
+        let scores = if score_roundoff > fp32 { score_roundoff / fp32 } else { 0.0 };
         Self::new(
             &lse,
             &reference.lse,
             None,
-            (LSE_ROUNDINGS + stored) * reference.lse_rounding + reference.lse_sums,
+            (LSE_ROUNDINGS + scores) * reference.lse_rounding + reference.lse_sums,
         )
     }
 
@@ -190,14 +187,21 @@ impl<T: Element> Expected<T> {
         reference::gather(problem, o, &self.rows)
     }
 
-    /// Judges `o`, laid out as the problem says, and `lse`, [B, H, Sq], made from scores kept in `scores`.
+    /// Judges `o`, laid out as the problem says, and `lse`, [B, H, Sq], made from scores with a relative error
+    /// of `score_roundoff`.
     ///
     /// # Panics
     /// When a buffer is shorter than its view.
-    pub fn judge(&self, problem: &Problem, o: &[T::Output], lse: Option<&[f32]>, scores: DType) -> Report {
+    pub fn judge(
+        &self,
+        problem: &Problem,
+        o: &[T::Output],
+        lse: Option<&[f32]>,
+        score_roundoff: f64,
+    ) -> Report {
         let lse = lse.map(|lse| {
             let of_rows = self.rows.iter().map(|at| lse[problem.lse_index(at.batch, at.head, at.row)]);
-            Accuracy::of_lse(&of_rows.collect::<Vec<_>>(), &self.exact, scores)
+            Accuracy::of_lse(&of_rows.collect::<Vec<_>>(), &self.exact, score_roundoff)
         });
         Report { output: Accuracy::of_output(&self.gather(problem, o), &self.exact, &self.standard), lse }
     }
@@ -212,10 +216,10 @@ pub fn check<T: Element>(
     tensors: (&[T], &[T], &[T]),
     o: &[T::Output],
     lse: Option<&[f32]>,
-    scores: DType,
+    score_roundoff: f64,
     rows: &[Row],
 ) -> Report {
-    Expected::new(problem, tensors, rows.to_vec()).judge(problem, o, lse, scores)
+    Expected::new(problem, tensors, rows.to_vec()).judge(problem, o, lse, score_roundoff)
 }
 
 /// Largest difference over elements that are finite on both sides, and the number of elements of which
@@ -292,9 +296,9 @@ mod tests {
     fn an_empty_row_has_lse_minus_infinity() {
         let mut exact = reference(&[0.0]);
         exact.lse = vec![f64::NEG_INFINITY, 2.0];
-        assert!(Accuracy::of_lse(&[f32::NEG_INFINITY, 2.0], &exact, DType::F32).passed());
-        assert!(!Accuracy::of_lse(&[-1e30, 2.0], &exact, DType::F32).passed());
-        assert!(!Accuracy::of_lse(&[f32::NEG_INFINITY, 2.00001], &exact, DType::F32).passed());
+        assert!(Accuracy::of_lse(&[f32::NEG_INFINITY, 2.0], &exact, DType::F32.roundoff()).passed());
+        assert!(!Accuracy::of_lse(&[-1e30, 2.0], &exact, DType::F32.roundoff()).passed());
+        assert!(!Accuracy::of_lse(&[f32::NEG_INFINITY, 2.00001], &exact, DType::F32.roundoff()).passed());
     }
 
     #[test]

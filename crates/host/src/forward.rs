@@ -5,6 +5,7 @@ mod operation;
 mod tensor;
 
 pub use attention::{Attention, attention};
+pub(crate) use operation::score_roundoff;
 pub use tensor::{DeviceTensor, HostTensor, TensorView};
 
 pub use crate::dropout::Dropout;

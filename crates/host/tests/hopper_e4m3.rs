@@ -25,7 +25,7 @@ fn run(case: &Case, multiprocessors: u32, request: &Request, schedule: u64) -> R
     let ran = sim.run(&plan, (q, k, v), Outputs { o: &mut o, lse: Some(&mut lse) });
     prop_assert!(ran.is_ok(), "schedule {schedule}: {}", ran.unwrap_err());
     let rows = reference::all(&problem);
-    let scores = plan.score_dtype();
+    let scores = plan.score_roundoff();
     let report = accuracy::check(&problem, (q, k, v), &o, Some(&lse), scores, &rows);
     prop_assert!(report.passed(), "{report}");
     prop_assert!(untouched_outside(&problem.tensors().o, &o, -77.0), "wrote outside the view");
@@ -127,7 +127,7 @@ fn one_key_that_outweighs_its_block_costs_the_others() {
     let expected = 256.0 / (256.0 + 127.0 * 15.0 / 512.0);
     assert!((o[0].to_f64() - expected).abs() < 1.0 / 256.0, "{} {expected}", o[0]);
     let rows = reference::all(&problem);
-    let report = accuracy::check(&problem, (&q, &k, &v), &o, None, plan.score_dtype(), &rows);
+    let report = accuracy::check(&problem, (&q, &k, &v), &o, None, plan.score_roundoff(), &rows);
     assert!(report.passed() && report.output.max_error > 0.01, "{report}");
 }
 
@@ -230,5 +230,5 @@ fn the_plan_says_what_the_copy_of_v_costs() {
     assert_eq!(plan.workspace_bytes(), 2 * 3 * 64 * 128);
     let reasons = plan.reasons().join("; ");
     assert!(reasons.contains("before it, v transposed") && reasons.contains("49152 bytes"), "{reasons}");
-    assert_eq!(plan.score_dtype(), DType::F32);
+    assert_eq!(plan.score_roundoff(), DType::F32.roundoff());
 }

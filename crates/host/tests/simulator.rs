@@ -133,7 +133,7 @@ fn a_window_may_begin_at_any_row() {
             let plan = Plan::new(&problem, sim.device(), &request).unwrap();
             let mut o = vec![f16::NAN; layout.span()];
             sim.run(&plan, (&q, &k, &v), Outputs { o: &mut o, lse: None }).unwrap();
-            let report = expected.judge(&problem, &o, None, DType::F16);
+            let report = expected.judge(&problem, &o, None, DType::F16.roundoff());
             assert!(report.passed(), "{kernel}, window of {left}: {report:?}");
         }
     }
@@ -255,7 +255,7 @@ fn what_was_summed_is_rescaled_where_the_maximum_grows() {
         let plan = backend.plan(&problem, &Request { kernel: Some(kernel), ..Request::default() }).unwrap();
         let (mut o, mut lse) = (vec![f16::ZERO; q.span()], vec![0.0; problem.lse_len()]);
         backend.run(&plan, (&queries, &ramp, &v), Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
-        let scores = plan.score_dtype();
+        let scores = plan.score_roundoff();
         let report = expected.judge(&problem, &o, Some(&lse), scores);
         assert!(report.passed(), "{kernel}: {report}");
     }
@@ -273,7 +273,7 @@ fn errors_do_not_grow_with_the_number_of_blocks() {
     let (mut o, mut lse) = (vec![f32::NAN; q.span()], vec![f32::NAN; problem.lse_len()]);
     backend.run(&plan, (&qs, &ks, &vs), Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
     let rows = reference::all(&problem);
-    let report = accuracy::check(&problem, (&qs, &ks, &vs), &o, Some(&lse), DType::F32, &rows);
+    let report = accuracy::check(&problem, (&qs, &ks, &vs), &o, Some(&lse), DType::F32.roundoff(), &rows);
     assert!(report.passed(), "{report}");
 }
 

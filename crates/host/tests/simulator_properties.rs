@@ -18,8 +18,14 @@ fn run<T: Element>(case: &Case, kernel: Kernel, schedule: u64) -> Result<(), Tes
     let plan = backend.plan(&problem, &Request { kernel: Some(kernel), ..Request::default() }).unwrap();
     let ran = backend.run(&plan, (q, k, v), Outputs { o: &mut o, lse: Some(&mut lse) });
     prop_assert!(ran.is_ok(), "{kernel}, schedule {schedule}: {}", ran.unwrap_err());
-    let report =
-        accuracy::check(&problem, (q, k, v), &o, Some(&lse), plan.score_dtype(), &reference::all(&problem));
+    let report = accuracy::check(
+        &problem,
+        (q, k, v),
+        &o,
+        Some(&lse),
+        plan.score_roundoff(),
+        &reference::all(&problem),
+    );
     prop_assert!(report.passed(), "{kernel}: {report}");
     prop_assert!(untouched_outside(&problem.tensors().o, &o, -77.0), "{kernel}: wrote outside the view");
     prop_assert!(lse[problem.lse_len()..].iter().all(|&value| value == -77.0));

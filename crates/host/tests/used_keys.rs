@@ -109,7 +109,7 @@ fn matches_the_reference<T: Element>(
             backend.plan(&problem, &request).unwrap()
         };
         let (o, lse) = run(&backend, &plan, &inputs);
-        let report = expected.judge(&problem, &o, Some(&lse), plan.score_dtype());
+        let report = expected.judge(&problem, &o, Some(&lse), plan.score_roundoff());
         prop_assert!(report.passed(), "{kernel} on {:?}: {report}", backend.device().backend);
     }
     Ok(())
@@ -174,7 +174,7 @@ fn blocks_of_keys_end_where_a_sequence_does() {
         let backend = Backend::simulator(schedule as u64);
         let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
         let (o, lse) = run(&backend, &backend.plan(&problem, &request).unwrap(), &inputs);
-        let report = expected.judge(&problem, &o, Some(&lse), DType::F32);
+        let report = expected.judge(&problem, &o, Some(&lse), DType::F32.roundoff());
         assert!(report.passed(), "schedule {schedule}, {batch:?}: {report}");
     }
 }
@@ -234,7 +234,7 @@ fn numbers_may_change_under_a_plan() {
             let [q, k, v] = &inputs;
             let expected = Expected::new(&problem, (q, k, v), reference::all(&problem));
             let (o, lse) = run(&backend, &plan.with_seqused_k(&used).unwrap(), &inputs);
-            let report = expected.judge(&problem, &o, Some(&lse), plan.score_dtype());
+            let report = expected.judge(&problem, &o, Some(&lse), plan.score_roundoff());
             assert!(report.passed(), "{kernel} {used:?}: {report}");
         }
     }

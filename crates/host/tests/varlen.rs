@@ -59,7 +59,7 @@ fn run<T: Element>(
     subject: &(Backend, Kernel),
     problem: &Problem,
     inputs: &[Vec<T>; 3],
-) -> (Vec<T::Output>, Vec<f32>, DType) {
+) -> (Vec<T::Output>, Vec<f32>, f64) {
     let (backend, kernel) = subject;
     let plan = backend.plan(problem, &Request { kernel: Some(*kernel), ..Request::default() }).unwrap();
     run_plan(subject, &plan, inputs)
@@ -70,7 +70,7 @@ fn run_on_device<T: Element>(
     subject: &(Backend, Kernel),
     (problem, planned): (&Problem, &Problem),
     inputs: &[Vec<T>; 3],
-) -> (Vec<T::Output>, Vec<f32>, DType) {
+) -> (Vec<T::Output>, Vec<f32>, f64) {
     let (backend, kernel) = subject;
     let plan = backend.plan(planned, &Request { kernel: Some(*kernel), ..Request::default() }).unwrap();
     let (q, k) = problem.cu_seqlens().unwrap();
@@ -81,12 +81,12 @@ fn run_plan<T: Element>(
     (backend, _): &(Backend, Kernel),
     plan: &Plan,
     [q, k, v]: &[Vec<T>; 3],
-) -> (Vec<T::Output>, Vec<f32>, DType) {
+) -> (Vec<T::Output>, Vec<f32>, f64) {
     let problem = plan.problem();
     let mut o = vec![T::Output::from_f32(-77.0); problem.tensors().o.span()];
     let mut lse = vec![-77.0; problem.lse_len()];
     backend.run(plan, (q, k, v), Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
-    (o, lse, plan.score_dtype())
+    (o, lse, plan.score_roundoff())
 }
 
 fn inputs<T: Element>(problem: &Problem) -> [Vec<T>; 3] {
@@ -166,7 +166,7 @@ fn blocks_go_through_tiles_of_many_sequences() {
         let mut lse = vec![-77.0; problem.lse_len()];
         sim.run(&plan, (q, k, v), Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
         let rows = reference::all(&problem);
-        let report = accuracy::check(&problem, (q, k, v), &o, Some(&lse), DType::F32, &rows);
+        let report = accuracy::check(&problem, (q, k, v), &o, Some(&lse), plan.score_roundoff(), &rows);
         assert!(report.passed(), "schedule {schedule}, {packed:?}: {report}");
         assert_eq!(lse.iter().filter(|&&lse| lse != -77.0).count(), rows.len());
     }
@@ -309,7 +309,8 @@ fn tiles_are_put_in_order_on_the_device() {
             let outputs = Outputs { o: &mut o, lse: Some(&mut lse) };
             sim.run(&plan.with_cu_seqlens(&of_q, &of_k).unwrap(), (&q, &k, &v), outputs).unwrap();
             let rows = reference::all(&problem);
-            let report = accuracy::check(&problem, (&q, &k, &v), &o, Some(&lse), plan.score_dtype(), &rows);
+            let report =
+                accuracy::check(&problem, (&q, &k, &v), &o, Some(&lse), plan.score_roundoff(), &rows);
             assert!(report.passed(), "{lengths:?}: {report}");
             assert_eq!(lse.iter().filter(|lse| !lse.is_nan()).count(), rows.len(), "{lengths:?}");
         }

@@ -27,6 +27,7 @@ pub use widen::{WidenParams, WidenTensor};
 
 use crate::attention::alignment::head_offset::HeadOffset;
 use crate::element::Element as _;
+use crate::ptx::index;
 use crate::ptx::tma::TensorMap;
 
 /// Strides of a [B, S, H, D] view in elements; the last dimension is contiguous.
@@ -179,6 +180,15 @@ pub struct AttentionParams {
     pub per_head: PerHead,
     /// Read by the entries with dropout alone.
     pub dropout: Dropout,
+}
+
+impl AttentionParams {
+    /// The same: what follows from scale and softcap would otherwise be computed once, and kept in registers.
+    #[inline(always)]
+    pub fn reread_scale(&self) -> Self {
+        let again = |x: f32| f32::from_bits(index::unknown(x.to_bits()));
+        Self { softmax_scale: again(self.softmax_scale), softcap: again(self.softcap), ..*self }
+    }
 }
 
 /// Parameters of an attention kernel whose blocks each go through several tiles of queries.

@@ -1,5 +1,7 @@
 //! What happens to a score between Q·Kᵀ and the mask, beside the factor softmax_scale.
 
+use core::f32::consts::LOG2_E;
+
 use crate::params::AttentionParams;
 use crate::ptx::math;
 use crate::registers::Matrix;
@@ -109,6 +111,124 @@ impl ScoreMod {
     }
 }
 
+/// As [`ScoreMod`] for a softmax that takes a factor, and may shift each row: scores times `unit`, less what
+/// their row has lost, are what they are to be, so that neither costs an instruction a score. tanh is the
+/// device's own.
+#[derive(Clone, Copy, Default)]
+pub struct FoldedScoreMod {
+    /// In units.
+    slope: f32,
+}
+
+/// On which side of the diagonal a block's keys lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Left of it in every row, or on it.
+    Left,
+    /// Right of it in every row, or on it.
+    Right,
+    /// Here some and there others.
+    Either,
+}
+
+impl Side {
+    /// That of `keys` keys for `rows` rows: the first row's diagonal lies `diagonal` to the right of the first
+    /// key, modulo 2^32.
+    #[inline(always)]
+    pub const fn of(diagonal: u32, rows: u32, keys: u32) -> Self {
+        if diagonal as i32 >= keys as i32 - 1 {
+            Self::Left
+        } else if diagonal as i32 <= 1 - rows as i32 {
+            Self::Right
+        } else {
+            Self::Either
+        }
+    }
+}
+
+impl FoldedScoreMod {
+    /// The factor on scores, which is positive.
+    #[inline(always)]
+    pub fn unit(params: &AttentionParams) -> f32 {
+        if params.softcap != 0.0 {
+            params.softcap
+        } else if params.softmax_scale > 0.0 {
+            params.softmax_scale
+        } else {
+            1.0
+        }
+    }
+
+    /// What happens to the scores of a head with this slope; 0 where there is none.
+    #[inline(always)]
+    pub fn with_slope(params: &AttentionParams, slope: f32) -> Self {
+        Self { slope: slope * math::reciprocal(Self::unit(params)) }
+    }
+
+    /// Scale and softcap.
+    #[inline(always)]
+    pub fn bend<S: Matrix>(params: &AttentionParams, s: &mut S) {
+        if params.softcap == 0.0 && params.softmax_scale > 0.0 {
+            return;
+        }
+        if params.softcap == 0.0 {
+            for_each(s, |score, _, _| score * params.softmax_scale);
+        } else {
+            let scale = params.softmax_scale * math::reciprocal(params.softcap);
+            for_each(s, |score, _, _| math::tanh(score * scale));
+        }
+    }
+
+    /// ALiBi's bias, but for what all of a row's scores lose, which is returned. `corner` is how far the
+    /// diagonal's key of the row of score `[0][0]` lies to the right of its own, modulo 2^32, and the second
+    /// row's lies `rows` further; `column` is how many keys score `[i][j]` lies behind the first.
+    ///
+    /// Both parts are no larger than the bias itself, so that neither loses more digits.
+    #[inline(always)]
+    pub fn add_bias<S: Matrix>(
+        self,
+        s: &mut S,
+        side: Side,
+        (corner, rows): (u32, u32),
+        column: impl Fn(usize) -> u32,
+    ) -> [f32; 2] {
+        if self.slope == 0.0 {
+            return [0.0; 2];
+        }
+        match side {
+            Side::Either => {
+                let corner = corner as i32 as f32;
+                let corners = [corner, corner + rows as f32];
+                let distance = |i: usize, j: usize| corners[i] - column(j) as f32;
+                for_each(s, |score, i, j| math::fma(-self.slope, distance(i, j).abs(), score));
+                [0.0; 2]
+            }
+            Side::Left => {
+                let last = column(S::COLS - 1);
+                lean(s, self.slope, |j| column(j) as f32 - last as f32);
+                lost(self.slope, corner.wrapping_sub(last), rows)
+            }
+            Side::Right => {
+                lean(s, -self.slope, |j| column(j) as f32);
+                lost(-self.slope, corner, rows)
+            }
+        }
+    }
+}
+
+/// Adds `rise` for each of the keys that a score lies behind another.
+#[inline(always)]
+fn lean<S: Matrix>(s: &mut S, rise: f32, behind: impl Fn(usize) -> f32) {
+    for_each(s, |score, _, j| if behind(j) == 0.0 { score } else { math::fma(rise, behind(j), score) });
+}
+
+/// `rise` for each of the keys from that which others lie behind to the diagonal, in both rows.
+#[inline(always)]
+fn lost(rise: f32, corner: u32, rows: u32) -> [f32; 2] {
+    let first = rise * (corner as i32 as f32);
+    [first, math::fma(rise, rows as f32, first)]
+}
+
 /// Changes each element of a thread's part of a tile.
 #[inline(always)]
 pub fn for_each<S: Matrix>(s: &mut S, change: impl Fn(f32, usize, usize) -> f32) {
@@ -143,11 +263,7 @@ fn tanh(x: f32) -> f32 {
     }
     small = math::fma(small * square, x, x);
     let magnitude = x.abs();
-    let large = math::fma(
-        -2.0,
-        math::reciprocal(math::exp2(magnitude * (2.0 * core::f32::consts::LOG2_E)) + 1.0),
-        1.0,
-    );
+    let large = math::fma(-2.0, math::reciprocal(math::exp2(magnitude * (2.0 * LOG2_E)) + 1.0), 1.0);
     if magnitude < TANH_SMALL { small } else { large.copysign(x) }
 }
 
@@ -224,5 +340,65 @@ mod tests {
             expected[i][j] = 1.0 - 0.25 * (-3 + row - key).abs() as f32;
         }
         assert_eq!(applied(&params, 0.25, [[1.0; 3]; 2]), expected);
+    }
+
+    /// A thread's scores as [`FoldedScoreMod`] and as [`ScoreMod`] change them, its first row `row` below a
+    /// tile's first, its first key `key` behind a block's.
+    fn both_ways(
+        params: &AttentionParams,
+        slope: f32,
+        diagonal: u32,
+        (row, key): (u32, u32),
+    ) -> [[[f32; 4]; 2]; 2] {
+        let column = |j: usize| 8 * (j as u32 / 2) + j as u32 % 2;
+        let products = [[3.0, -1.0, 0.25, -4.0], [0.5, 2.0, -2.5, 1.0]];
+        let (mut folded, mut whole) = (products, products);
+        FoldedScoreMod::bend(params, &mut folded);
+        let corner = diagonal.wrapping_add(row).wrapping_sub(key);
+        let side = Side::of(diagonal, 64, 16);
+        let lost = FoldedScoreMod::with_slope(params, slope).add_bias(&mut folded, side, (corner, 8), column);
+        for_each(&mut folded, |score, i, _| FoldedScoreMod::unit(params) * (score - lost[i]));
+        ScoreMod::with_slope(slope).apply(
+            params,
+            &mut whole,
+            diagonal,
+            |i| row + 8 * i as u32,
+            |j| key + column(j),
+        );
+        [folded, whole]
+    }
+
+    #[test]
+    fn folded_scores_are_the_same_in_units() {
+        let scales = [(0.088, 0.0), (-0.25, 0.0), (0.0, 0.0), (0.5, 0.75), (-0.5, 30.0)];
+        for (softmax_scale, softcap) in scales {
+            let params = AttentionParams { softmax_scale, softcap, ..AttentionParams::default() };
+            for slope in [0.0, 0.25, 1.0, -0.125] {
+                for diagonal in [-700, -64, -63, -62, -9, 0, 3, 14, 15, 16, 700_i32] {
+                    let [folded, whole] = both_ways(&params, slope, diagonal as u32, (37, 4));
+                    for (folded, whole) in folded.as_flattened().iter().zip(whole.as_flattened()) {
+                        let bound = 4.0 * f32::EPSILON * (1.0 + whole.abs()) + softcap / 32_768.0;
+                        assert!(
+                            (folded - whole).abs() <= bound,
+                            "{folded} for {whole}: scale {softmax_scale}, softcap {softcap}, slope {slope}, \
+                             diagonal {diagonal}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_side_is_that_of_all_keys_and_rows() {
+        for diagonal in -80..80_i32 {
+            let distances = (0..64).flat_map(|row| (0..16).map(move |key| diagonal + row - key));
+            let expected = match (distances.clone().min(), distances.max()) {
+                (Some(0..), _) => Side::Left,
+                (_, Some(..=0)) => Side::Right,
+                _ => Side::Either,
+            };
+            assert_eq!(Side::of(diagonal as u32, 64, 16), expected, "{diagonal}");
+        }
     }
 }

@@ -231,7 +231,8 @@ impl<const LANES: u32, P: Weight> OnlineSoftmax<[f32; 2], LANES, P> {
     /// As [`Self::step`] of scores that lie in turn, two of the one row and two of the other: both rows at
     /// once, so that no instruction waits for the one before. The scale is positive.
     ///
-    /// Unless the rows are `MASKED`, both have seen a key when this returns.
+    /// Unless the rows are `MASKED`, both have seen a key when this returns. This thread's scores of a row are
+    /// what it has `lost` too high.
     ///
     /// # Safety
     /// All 32 lanes of the warp call this together.
@@ -239,6 +240,7 @@ impl<const LANES: u32, P: Weight> OnlineSoftmax<[f32; 2], LANES, P> {
     pub unsafe fn step_in_turn<S: Registers<Value = f32>, const MASKED: bool>(
         &mut self,
         scores: &mut S,
+        lost: Option<[f32; 2]>,
     ) -> [f32; 2] {
         let mut max = [scores[0], scores[1], scores[2], scores[3]];
         let mut j = 4;
@@ -247,6 +249,9 @@ impl<const LANES: u32, P: Weight> OnlineSoftmax<[f32; 2], LANES, P> {
             j += 1;
         }
         let mut max = [math::max(max[0], max[1]), math::max(max[2], max[3])];
+        if let Some(lost) = lost {
+            max = [max[0] - lost[0], max[1] - lost[1]];
+        }
         let mut lane_mask = LANES / 2;
         while lane_mask > 0 {
             // SAFETY: all lanes of the warp are here.
@@ -266,7 +271,8 @@ impl<const LANES: u32, P: Weight> OnlineSoftmax<[f32; 2], LANES, P> {
             self.max[i] = new;
             rescale[i] = math::exp2(-growth);
             self.sum[i] *= rescale[i];
-            shift[i] = if MASKED { self.shift(new) } else { self.shift_of_seen(new) };
+            let of_scores = lost.map_or(new, |lost| new + lost[i]);
+            shift[i] = if MASKED { self.shift(of_scores) } else { self.shift_of_seen(of_scores) };
             i += 1;
         }
         let mut sum = [self.sum[0], 0.0, self.sum[1], 0.0];

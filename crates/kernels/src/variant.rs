@@ -232,7 +232,7 @@ impl Variant {
             min_blocks: self.min_blocks,
             shared_bytes: self.config.shared_needed() as u32,
             barriers: self.barriers(),
-            begins_early: matches!(self.kernel, Kernel::Attention(Algorithm::DecodeCombineSm90)),
+            begins_early: self.kernel.begins_early(),
             run: None,
         }
     }

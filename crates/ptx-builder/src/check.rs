@@ -175,6 +175,7 @@ pub(crate) mod fixture {
             min_blocks: 2,
             shared_bytes: 512,
             barriers: 1,
+            begins_early: false,
         }
     }
 

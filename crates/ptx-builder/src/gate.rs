@@ -31,6 +31,8 @@ pub enum Rule {
     Call,
     /// Another number of barriers than the source has: a copied barrier hangs the block.
     Barriers,
+    /// No wait in an entry whose launch begins before the one in front of it has ended: it would race with that.
+    NoWait,
     /// wgmma instructions that ptxas runs one after another (its C75xx messages).
     WgmmaSerialised,
     /// setmaxnreg instructions that ptxas leaves out (its C7508 message).
@@ -52,6 +54,7 @@ impl fmt::Display for Rule {
             Self::Spill => "spill",
             Self::Call => "call",
             Self::Barriers => "barriers",
+            Self::NoWait => "no wait",
             Self::WgmmaSerialised => "wgmma serialised",
             Self::RegistersKept => "setmaxnreg ignored",
             Self::StaticShared => "static shared memory",
@@ -122,6 +125,9 @@ pub fn entry(entry: &Entry, spec: &EntrySpec) -> Vec<Violation> {
     let barriers = barriers(entry);
     if barriers != spec.barriers {
         violate(Rule::Barriers, format!("{barriers} in the PTX, {} in the source", spec.barriers));
+    }
+    if spec.begins_early && !entry.opcodes().any(|opcode| opcode == "griddepcontrol.wait") {
+        violate(Rule::NoWait, "its launch begins early, and the PTX has no griddepcontrol.wait".to_owned());
     }
     violations
 }

@@ -16,6 +16,7 @@ fn spec() -> EntrySpec {
         min_blocks: 1,
         shared_bytes: 512,
         barriers: 1,
+        begins_early: false,
     }
 }
 
@@ -89,6 +90,19 @@ fn a_copied_or_lost_barrier_is_refused() {
     }
     let text = GOOD.replace("\tbar.sync \t0, 128;\n", "");
     assert_eq!(of_entry(&text), ["good: barriers: 0 in the PTX, 1 in the source"]);
+}
+
+#[test]
+fn an_entry_that_begins_early_waits() {
+    let early = EntrySpec { begins_early: true, ..spec() };
+    let of = |body: &str| {
+        let violations = entry(&parse(body).entries[0], &early);
+        violations.iter().map(Violation::to_string).collect::<Vec<_>>()
+    };
+    let refusal = "good: no wait: its launch begins early, and the PTX has no griddepcontrol.wait";
+    assert_eq!(of(GOOD), [refusal]);
+    assert_eq!(of(&GOOD.replace("\tret;", "\tgriddepcontrol.launch_dependents;\n\tret;")), [refusal]);
+    assert!(of(&GOOD.replace("\tret;", "\tgriddepcontrol.wait;\n\tret;")).is_empty());
 }
 
 #[test]

@@ -65,6 +65,7 @@ fn spec() -> EntrySpec {
         min_blocks: 2,
         shared_bytes: 0,
         barriers: 1,
+        begins_early: false,
     }
 }
 

@@ -22,6 +22,8 @@ pub struct EntrySpec {
     pub shared_bytes: u32,
     /// Block barriers in the source.
     pub barriers: u32,
+    /// Whether its launch may begin before the one in front of it has ended.
+    pub begins_early: bool,
 }
 
 impl From<&Variant> for EntrySpec {
@@ -35,6 +37,7 @@ impl From<&Variant> for EntrySpec {
             min_blocks: variant.min_blocks,
             shared_bytes: variant.config.shared_needed() as u32,
             barriers: variant.barriers(),
+            begins_early: variant.kernel.begins_early(),
         }
     }
 }

@@ -183,7 +183,7 @@ pub(super) fn measure<T: Element>(
     let cache = Cache::<T>::random(problem, used, lab.seed);
     let prepared = session.backend.prepare(plan, cache.inputs())?;
     let expected = Expected::of_decode(problem, &cache.inputs(), CHECKED_ROWS, lab.seed);
-    let judged = judged(prepared, |o, lse| expected.judge(dense, DType::F32, o, lse))?;
+    let judged = judged(prepared, |o, lse| expected.judge(dense, plan.score_roundoff(), o, lse))?;
     let row = Row {
         case: format!(
             "decode{} B={} H={} Hkv={} Sq={} Sk={} D={}",

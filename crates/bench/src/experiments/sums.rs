@@ -161,7 +161,7 @@ fn measured<T: Element>(
             (mean, least, largest) = (mean + value / o.len() as f64, least.min(value), largest.max(value));
         }
         mean_error = expected.mean_error(problem, o);
-        expected.judge(problem, plan.score_dtype(), o, lse)
+        expected.judge(problem, plan.score_roundoff(), o, lse)
     })?;
     let is_one = values.deviation > 0.0 || (mean - 1.0).abs() <= ONES_BOUND;
     Ok(RowRecord {

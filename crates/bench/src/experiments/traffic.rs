@@ -187,7 +187,7 @@ fn of_case<T: Element>(lab: &mut Lab, case: &Case<Problem>) -> Result<()> {
         let mut o = vec![T::Output::from_f32(f32::NAN); problem.tensors().o.span()];
         let mut lse = vec![f32::NAN; problem.lse_len()];
         let traffic = sim.run(&plan, inputs.tensors(), Outputs { o: &mut o, lse: Some(&mut lse) })?;
-        let verdict = expected.judge(problem, plan.score_dtype(), &o, &lse);
+        let verdict = expected.judge(problem, plan.score_roundoff(), &o, &lse);
         let mut row = Row {
             case: case.name.clone(),
             series: kernel.name().to_owned(),

@@ -302,7 +302,7 @@ impl<T: Element> Subject for OnTarget<'_, T> {
             return Ok(Err(format!("the planner does not launch {entry}")));
         }
         let prepared = backend.prepare(&plan, inputs.tensors())?;
-        let scores = plan.score_dtype();
+        let scores = plan.score_roundoff();
         let judged = judged(prepared, |o, lse| expected.judge(problem, scores, o, lse))?;
         repeated(judged, repeats)
     }

@@ -6,7 +6,7 @@ use flash_attention::backward::{BackwardProblem, ExpectedGradients};
 use flash_attention::decode::DecodeProblem;
 use flash_attention::forward::Results;
 use flash_attention::gemm::GemmProblem;
-use flash_attention::{DType, Element, Operation, Plan, Prepared, Problem, Request, Result};
+use flash_attention::{Element, Operation, Plan, Prepared, Problem, Request, Result};
 
 use crate::check::{Expected, Verdict};
 use crate::decode::Cache;
@@ -101,7 +101,7 @@ impl<T: Element> Swept<T> for DecodeProblem {
         plan: &Plan<Self>,
     ) -> Result<(Prepared<'a, T, Self>, Verdict)> {
         let prepared = session.backend.prepare(plan, cache.inputs())?;
-        judged(prepared, |o, lse| expected.judge(plan.problem().dense(), DType::F32, o, lse))
+        judged(prepared, |o, lse| expected.judge(plan.problem().dense(), plan.score_roundoff(), o, lse))
     }
 
     fn work(&self) -> Work {

@@ -10,6 +10,7 @@ use fa_kernels::params::MAX_SPLITS;
 
 use super::DecodeProblem;
 use super::widened::Widened;
+use crate::forward::score_roundoff;
 use crate::operation::Choice;
 use crate::plan::{TileOrder, check_entry, check_fits, check_target, for_scores};
 use crate::{BackendKind, Device, Error, Plan, Problem, Result};
@@ -128,6 +129,12 @@ impl DecodePlan {
     /// The most parts that a sequence's keys are split into.
     pub fn num_splits(&self) -> usize {
         self.launches().first().map_or(1, |launch| launch.details.num_splits)
+    }
+
+    /// The relative error of scores between Q·Kᵀ and the softmax, as
+    /// [`Plan::score_roundoff`](crate::Plan::score_roundoff) of the forward pass.
+    pub fn score_roundoff(&self) -> f64 {
+        score_roundoff(self.launches(), self.problem().dense())
     }
 }
 

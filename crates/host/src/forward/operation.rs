@@ -139,10 +139,32 @@ impl Plan {
         workspace(self.kernel())
     }
 
-    /// The type in which scores are kept between Q·Kᵀ and the softmax: the storage type where they pass
-    /// through device memory, fp32 elsewhere. It bounds how accurate `lse` can be.
-    pub fn score_dtype(&self) -> DType {
-        let is_scores = |launch: &Launch| launch.entry.algorithm == Algorithm::StandardScores;
-        if self.launches().iter().any(is_scores) { self.problem().dtype() } else { DType::F32 }
+    /// The relative error of scores between Q·Kᵀ and the softmax: the storage type's where they pass through
+    /// device memory, that of the device's tanh where a softcap goes through it, fp32's elsewhere. It bounds how
+    /// accurate `lse` can be.
+    pub fn score_roundoff(&self) -> f64 {
+        score_roundoff(self.launches(), self.problem())
+    }
+}
+
+/// Relative error of `tanh.approx.f32`. The PTX ISA promises 2⁻¹¹; on an H200 it is 1.12e-5 at most, found by
+/// trying all numbers.
+const TANH_ROUNDOFF: f64 = 1.0 / 65_536.0;
+
+/// [`Plan::score_roundoff`] of what launches kernels of attention.
+pub(crate) fn score_roundoff<O>(launches: &[Launch<O>], problem: &Problem) -> f64
+where
+    O: Operation<Algorithm = Algorithm>,
+{
+    let runs =
+        |algorithms: &[Algorithm]| launches.iter().any(|launch| algorithms.contains(&launch.entry.algorithm));
+    let with_tanh =
+        [Algorithm::ForwardSm90ScoreMod, Algorithm::ForwardSm90CachedScoreMod, Algorithm::ForwardSm90Dropout];
+    if runs(&[Algorithm::StandardScores]) {
+        problem.dtype().roundoff()
+    } else if problem.softcap() != 0.0 && runs(&with_tanh) {
+        TANH_ROUNDOFF
+    } else {
+        DType::F32.roundoff()
     }
 }

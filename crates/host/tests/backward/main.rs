@@ -191,7 +191,8 @@ fn forward<T: Element>(case: &Case, backend: &Backend) -> Report {
     let (mut o, mut lse) =
         (vec![T::Output::default(); problem.tensors().o.span()], vec![0.0; problem.lse_len()]);
     backend.run(&plan, (q, k, v), Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
-    accuracy::check(&problem, (q, k, v), &o, Some(&lse), DType::F32, &reference::all(&problem))
+    let rows = reference::all(&problem);
+    accuracy::check(&problem, (q, k, v), &o, Some(&lse), plan.score_roundoff(), &rows)
 }
 
 #[test]

@@ -98,9 +98,7 @@ pub unsafe fn forward_sm90<T: Tile>(params: &PersistentParams, maps: u64) {
                 0 if leads_warp() => QueriesAndKeys::new(pipeline, maps).run(params, begun),
                 1 if leads_warp() => producer::copy_values(params, maps, pipeline),
                 3 if leads_warp() => {
-                    if T::IN_CACHE {
-                        grid::launch_dependents(); // Which merge splits.
-                    }
+                    grid::launch_dependents();
                     while begun {
                         begun = scheduler.announce(params);
                     }
@@ -120,8 +118,8 @@ pub unsafe fn forward_sm90<T: Tile>(params: &PersistentParams, maps: u64) {
 }
 
 /// What those that copy do before all others are there, who wait for it in a short launch: they make the
-/// barriers, announce the first tile, and begin to copy it. Says whether there is one, to those who go on
-/// from there.
+/// barriers, wait for the launch in front of this one, announce the first tile, and begin to copy it. Says
+/// whether there is one, to those who go on from there.
 ///
 /// # Safety
 /// The first lanes of the last warpgroup's warps call this, in a launch as [`forward_sm90`] says, and a block
@@ -140,6 +138,7 @@ unsafe fn begin<T: Tile>(
                 tma::prefetch(maps.k());
                 tma::prefetch(maps.q());
                 pipeline.init(params);
+                grid::wait();
                 if T::IN_CACHE {
                     return false; // Boxes of pages are copied by whole warps.
                 }
@@ -161,6 +160,7 @@ unsafe fn begin<T: Tile>(
             }
             _ => {
                 pipeline.init_schedule(params);
+                grid::wait();
                 scheduler.announce(params)
             }
         }

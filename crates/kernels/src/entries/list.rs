@@ -193,9 +193,11 @@ pub(super) const LIST: &[Line] = &[
     forward_sm90(128, 64, 256),
     // With HEAD_DIM_V: head_dim 192 of Q and K beside 128 of V and O, as in multi-head latent attention.
     forward_sm90_dv(192, 80, 192, 128),
-    // One tile of each HEAD_DIM, which leaves registers for what is done to scores.
-    forward_sm90_score_mod(128, 128, 64),
-    forward_sm90_score_mod(128, 96, 128),
+    // Those that change scores, for long sequences and for short ones.
+    forward_sm90_score_mod(192, 128, 64),
+    forward_sm90_score_mod(192, 64, 64),
+    forward_sm90_score_mod(192, 80, 128),
+    forward_sm90_score_mod(128, 128, 128),
     forward_sm90_score_mod(128, 64, 256),
     // Those that draw which weights are dropped, and change scores too.
     forward_sm90_dropout(192, 128, 64),

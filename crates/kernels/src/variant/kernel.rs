@@ -119,6 +119,16 @@ impl Kernel {
         }
     }
 
+    /// Whether it may be launched before the launch in front of it has ended, for which it waits by itself.
+    pub const fn begins_early(self) -> bool {
+        match self {
+            Self::Attention(algorithm) => {
+                algorithm.is_persistent() || matches!(algorithm, Algorithm::DecodeCombineSm90)
+            }
+            Self::Gemm(_) => false,
+        }
+    }
+
     /// The PTX target.
     pub const fn target(self) -> Target {
         match self {

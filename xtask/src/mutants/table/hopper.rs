@@ -72,6 +72,37 @@ pub(super) const FAMILIES: &[Family] = &[
         ],
     },
     Family {
+        file: "crates/kernels/src/score.rs",
+        entries: "score_mod",
+        tests: &["hopper"],
+        defects: &[
+            defect(
+                "alibi_right",
+                "right of the diagonal a row loses what it should win",
+                "lost(-self.slope, corner, rows)",
+                "lost(self.slope, corner, rows)",
+            ),
+            defect(
+                "alibi_second_row",
+                "a thread's second row lies on the first one's diagonal",
+                "math::fma(rise, rows as f32, first)",
+                "first",
+            ),
+            defect(
+                "alibi_left",
+                "keys left of the diagonal count from the first of their block, and their rows from the last",
+                "column(j) as f32 - last as f32",
+                "column(j) as f32",
+            ),
+            defect(
+                "softcap_unit",
+                "the softcap is left out of the unit",
+                "            params.softcap\n",
+                "            1.0\n",
+            ),
+        ],
+    },
+    Family {
         file: "crates/kernels/src/attention/forward_sm90/consumer/residues.rs",
         entries: "residues",
         tests: &["hopper"],

@@ -276,7 +276,7 @@ fn judge<T: Element>(
     let Some(lse) = lse else { return Ok(()) };
     let lse = memory.outputs.values::<f32>(lse);
     let found: Vec<_> = rows.iter().map(|at| lse[problem.lse_index(at.batch, at.head, at.row)]).collect();
-    let accuracy = Accuracy::of_lse(&found, &exact, plan.score_dtype());
+    let accuracy = Accuracy::of_lse(&found, &exact, plan.score_roundoff());
     judged("lse", &accuracy, || worst(&found, &exact.lse, |index| (rows[index], 0)))
 }
 

@@ -340,6 +340,6 @@ fn judge<T: Element<Output = T>>(
     let Some(lse) = call.lse else { return Ok(()) };
     let lse = memory.outputs.values::<f32>(lse);
     let found: Vec<_> = rows.iter().map(|at| lse[dense.lse_index(at.batch, at.head, at.row)]).collect();
-    let accuracy = Accuracy::of_lse(&found, &exact, DType::F32);
+    let accuracy = Accuracy::of_lse(&found, &exact, call.plan.score_roundoff());
     judged("lse", &accuracy, || worst(&found, &exact.lse, |index| (rows[index], 0)))
 }

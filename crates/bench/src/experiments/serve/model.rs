@@ -135,7 +135,7 @@ impl<T: Element> LayerTensors<T> {
     pub(super) fn judge(&self, call: &Call, first: usize, (o, lse): &Outputs<T>, seed: u64) -> Verdict {
         let (problem, inputs) = (call.plan.problem(), self.of_call(call, first));
         let expected = Expected::of_decode(problem, &inputs, CHECKED_ROWS, seed);
-        expected.judge(problem.dense(), DType::F32, o, lse)
+        expected.judge(problem.dense(), call.plan.score_roundoff(), o, lse)
     }
 }
 

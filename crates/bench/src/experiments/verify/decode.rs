@@ -363,7 +363,8 @@ impl<T: Element> Subject for OnEntry<'_, T> {
         };
         let plan = backend.plan(problem, &request)?;
         let prepared = backend.prepare(&plan, cache.inputs())?;
-        let judged = judged(prepared, |o, lse| expected.judge(problem.dense(), DType::F32, o, lse))?;
+        let scores = plan.score_roundoff();
+        let judged = judged(prepared, |o, lse| expected.judge(problem.dense(), scores, o, lse))?;
         repeated(judged, repeats)
     }
 }

@@ -256,7 +256,7 @@ impl<T: Element> Subject for OnLarge<'_, T> {
             return Ok(Err("the planner puts no tiles into an order".to_owned()));
         }
         let prepared = backend.prepare(&plan, self.inputs.tensors())?;
-        let scores = plan.score_dtype();
+        let scores = plan.score_roundoff();
         let judged = judged(prepared, |o, lse| self.expected.judge(problem, scores, o, lse))?;
         repeated(judged, repeats)
     }
@@ -317,8 +317,8 @@ impl Subject for OnPages {
     fn verdict(&self, backend: &Backend, repeats: usize) -> flash_attention::Result<Result<Verdict, String>> {
         let plan = backend.plan(&self.problem, &DecodeRequest::default())?;
         let prepared = backend.prepare(&plan, self.cache.inputs())?;
-        let dense = self.problem.dense();
-        repeated(judged(prepared, |o, lse| self.expected.judge(dense, DType::F32, o, lse))?, repeats)
+        let (dense, scores) = (self.problem.dense(), plan.score_roundoff());
+        repeated(judged(prepared, |o, lse| self.expected.judge(dense, scores, o, lse))?, repeats)
     }
 }
 

@@ -152,7 +152,8 @@ impl<T: Element<Output = T>> Subject for Cascade<T> {
         let plan = Plan::of_entry(&merge, backend.device(), self.entry)?;
         let parts = parts.each_ref().map(|(o, lse)| MergePart { o, lse });
         let prepared = backend.prepare(&plan, &parts)?;
-        let judged = judged(prepared, |o, lse| self.expected.judge(&self.whole, DType::F32, o, lse))?;
+        let judged =
+            judged(prepared, |o, lse| self.expected.judge(&self.whole, DType::F32.roundoff(), o, lse))?;
         repeated(judged, repeats)
     }
 }

@@ -14,7 +14,6 @@ use crate::attention::splits::Splits;
 use crate::mask::KeyRange;
 use crate::params::PersistentParams;
 use crate::scheduler::{Tiles, WorkTile};
-use crate::score::ScoreMod;
 use crate::tile::mma::Lane;
 
 /// Rows and heads of a cache: all start at multiples of 16 bytes.
@@ -51,15 +50,15 @@ pub(super) unsafe fn factors(params: &PersistentParams, batch: u32, kv_head: u32
     [attention.softmax_scale * k, v]
 }
 
-/// What happens to the scores of a thread's rows.
+/// ALiBi's slope of a thread's rows; 0 where there is none.
 ///
 /// # Safety
 /// The slopes that `params` describes are readable.
 #[inline(always)]
-pub(super) unsafe fn score_mod(params: &PersistentParams, work: &WorkTile) -> ScoreMod {
+pub(super) unsafe fn alibi_slope(params: &PersistentParams, work: &WorkTile) -> f32 {
     let head = query_head(params, work.head, Lane::reread(2).row(0));
     // SAFETY: the head is one of the launch's.
-    ScoreMod::with_slope(unsafe { params.attention.per_head.alibi_slopes.of(work.batch, head) })
+    unsafe { params.attention.per_head.alibi_slopes.of(work.batch, head) }
 }
 
 /// The next tile of this block, and which part of its keys.

@@ -18,7 +18,7 @@ use crate::params::{AttentionParams, PersistentParams};
 use crate::ptx::{barrier, index};
 use crate::registers::Registers as _;
 use crate::scheduler::WorkTile;
-use crate::score::ScoreMod;
+use crate::score::FoldedScoreMod;
 use crate::softmax::OnlineSoftmax;
 use crate::tile::mma::QUAD;
 use crate::tile::wgmma::Descriptor;
@@ -43,7 +43,7 @@ pub(super) struct Consumer<T: Tile> {
     o: T::O,
     softmax: OnlineSoftmax<[f32; 2], QUAD, T::Element>,
     /// Of the tile's head; used with [`Tile::SCORE_MOD`].
-    score_mod: ScoreMod,
+    score_mod: FoldedScoreMod,
     /// Of the tile, its head among those of all sequences and its first row; used with [`Tile::DROPOUT`].
     rows: (u32, u32),
 }
@@ -55,12 +55,6 @@ impl<T: Tile> Consumer<T> {
     #[inline(always)]
     fn leads_warp() -> bool {
         if Self::IN_PARTS { index::reread_thread().is_multiple_of(32) } else { leads_warp() }
-    }
-
-    /// Whether something lies between products and scores: with dropout, where the launch asks for it.
-    #[inline(always)]
-    fn changes_scores(params: &AttentionParams) -> bool {
-        T::SCORE_MOD && (!T::DROPOUT || ScoreMod::is_needed(params))
     }
 
     #[inline(always)]
@@ -96,7 +90,7 @@ impl<T: Tile> Consumer<T> {
                 p: T::P::ZERO,
                 o: T::O::ZERO,
                 softmax: OnlineSoftmax::with_positive_scale(1.0),
-                score_mod: ScoreMod::default(),
+                score_mod: FoldedScoreMod::default(),
                 rows: (0, 0),
             }
         }
@@ -158,8 +152,8 @@ impl<T: Tile> Consumer<T> {
     #[inline(always)]
     fn main_loop(&mut self, params: &PersistentParams, work: &WorkTile, split: u32) -> [(f32, f32); 2] {
         let again;
-        let params = if Self::IN_PARTS {
-            // O and its parts leave no registers for what follows from the window in every tile alike.
+        let params = if Self::IN_PARTS || T::SCORE_MOD && !T::IN_CACHE {
+            // Few registers are left for what follows from the window in every tile alike.
             again = reread(params);
             &again
         } else {
@@ -173,15 +167,24 @@ impl<T: Tile> Consumer<T> {
         let seen = blocks.seen_by(params, work, first_row, WARPGROUP_ROWS);
         let seen = if T::TAKES_TURNS { blocks.all(seen) } else { seen };
         let seen = if has_rows { seen } else { Seen { begin: 0, end: 0, ..seen } };
-        let softmax_scale = if Self::changes_scores(attention) { 1.0 } else { attention.softmax_scale };
+        let softmax_scale = if T::SCORE_MOD {
+            FoldedScoreMod::unit(&attention.reread_scale())
+        } else {
+            attention.softmax_scale
+        };
         self.softmax = OnlineSoftmax::with_positive_scale(softmax_scale);
         self.o = T::O::ZERO;
         let sees = seen.begin < seen.end;
         if T::SCORE_MOD {
             // SAFETY: the launch's parameters describe its slopes.
-            self.score_mod = unsafe {
-                if T::IN_CACHE { cached::score_mod(params, work) } else { ScoreMod::of_head(attention, work) }
+            let slope = unsafe {
+                if T::IN_CACHE {
+                    cached::alibi_slope(params, work)
+                } else {
+                    attention.per_head.alibi_slopes.of(work.batch, work.head)
+                }
             };
+            self.score_mod = FoldedScoreMod::with_slope(&attention.reread_scale(), slope);
         }
         if T::DROPOUT {
             self.rows = (work.batch * attention.heads + work.head, tile_row);
@@ -252,14 +255,16 @@ impl<T: Tile> Consumer<T> {
         self.begin_scores();
         self.wait_scores::<0>();
         self.release_operands(params, last);
-        self.change_scores(params, blocks, block);
-        if T::Alignment::BY_RESIDUES {
+        let lost = if T::Alignment::BY_RESIDUES {
             self.mask_tail(&params.attention);
+            [0.0; 2]
         } else if block >= seen.whole_end || block < seen.whole_begin {
-            self.mask(params, blocks, block);
-        }
+            self.change_and_mask::<true>(params, blocks, block)
+        } else {
+            self.change_and_mask::<false>(params, blocks, block)
+        };
         let drawn = self.draw(&params.attention, blocks, block);
-        self.exponentiate::<true>();
+        self.exponentiate::<true>(lost);
         self.round();
         self.drop_weights(&params.attention, &drawn);
     }
@@ -287,12 +292,9 @@ impl<T: Tile> Consumer<T> {
         self.pass_turn();
         self.wait_scores::<1>();
         self.release_operands(params, last);
-        self.change_scores(params, blocks, block);
-        if MASKED {
-            self.mask(params, blocks, block);
-        }
+        let lost = self.change_and_mask::<MASKED>(params, blocks, block);
         let drawn = self.draw(&params.attention, blocks, block);
-        let rescale = self.exponentiate::<MASKED>();
+        let rescale = self.exponentiate::<MASKED>(lost);
         self.wait_output::<0>();
         self.values.leave(Self::leads_warp());
         self.round();
@@ -300,11 +302,12 @@ impl<T: Tile> Consumer<T> {
         self.rescale(rescale);
     }
 
-    /// P in place of the scores, and the factors that bring O to the new m.
+    /// P in place of the scores less what their rows have `lost`, and the factors that bring O to the new m.
     #[inline(always)]
-    fn exponentiate<const MASKED: bool>(&mut self) -> [f32; 2] {
+    fn exponentiate<const MASKED: bool>(&mut self, lost: [f32; 2]) -> [f32; 2] {
+        let lost = if T::SCORE_MOD { Some(lost) } else { None };
         // SAFETY: all lanes of the warp are here.
-        unsafe { self.softmax.step_in_turn::<_, MASKED>(&mut self.s) }
+        unsafe { self.softmax.step_in_turn::<_, MASKED>(&mut self.s, lost) }
     }
 
     /// What [`OnlineSoftmax::finish`] does, with the factor of 8-bit V in 1/l, or that on weights that are

@@ -206,7 +206,7 @@ impl<E: MmaElement + Format> Consumer<E> {
     ) -> (Weights, [f32; 2]) {
         self.mask(params, slots, key, &mut s);
         // SAFETY: all lanes of the warp are here.
-        let rescale = unsafe { self.softmax.step_in_turn::<_, true>(&mut s) };
+        let rescale = unsafe { self.softmax.step_in_turn::<_, true>(&mut s, None) };
         // SAFETY: all threads of the warpgroup are here: the products of all of its warps have read the
         // block.
         unsafe { self.warpgroup.sync(ALONE[SIDE]) };

@@ -265,32 +265,60 @@ mod device {
         unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 192, 80, 192, 128, false, false>>(&mapped.params, maps) }
     }
 
-    #[unsafe(export_name = "forward_sm90_f16_m128_n128_d64_score_mod")]
-    unsafe extern "ptx-kernel" fn forward_sm90_f16_m128_n128_d64_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
-        let maps = parameter_address!("forward_sm90_f16_m128_n128_d64_score_mod");
+    #[unsafe(export_name = "forward_sm90_f16_m192_n128_d64_score_mod")]
+    unsafe extern "ptx-kernel" fn forward_sm90_f16_m192_n128_d64_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_f16_m192_n128_d64_score_mod");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<F16, ByHeads, 128, 128, 64, 64, true, false>>(&mapped.params, maps) }
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<F16, ByHeads, 192, 128, 64, 64, true, false>>(&mapped.params, maps) }
     }
 
-    #[unsafe(export_name = "forward_sm90_bf16_m128_n128_d64_score_mod")]
-    unsafe extern "ptx-kernel" fn forward_sm90_bf16_m128_n128_d64_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
-        let maps = parameter_address!("forward_sm90_bf16_m128_n128_d64_score_mod");
+    #[unsafe(export_name = "forward_sm90_bf16_m192_n128_d64_score_mod")]
+    unsafe extern "ptx-kernel" fn forward_sm90_bf16_m192_n128_d64_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_bf16_m192_n128_d64_score_mod");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 128, 128, 64, 64, true, false>>(&mapped.params, maps) }
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 192, 128, 64, 64, true, false>>(&mapped.params, maps) }
     }
 
-    #[unsafe(export_name = "forward_sm90_f16_m128_n96_d128_score_mod")]
-    unsafe extern "ptx-kernel" fn forward_sm90_f16_m128_n96_d128_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
-        let maps = parameter_address!("forward_sm90_f16_m128_n96_d128_score_mod");
+    #[unsafe(export_name = "forward_sm90_f16_m192_n64_d64_score_mod")]
+    unsafe extern "ptx-kernel" fn forward_sm90_f16_m192_n64_d64_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_f16_m192_n64_d64_score_mod");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<F16, ByHeads, 128, 96, 128, 128, true, false>>(&mapped.params, maps) }
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<F16, ByHeads, 192, 64, 64, 64, true, false>>(&mapped.params, maps) }
     }
 
-    #[unsafe(export_name = "forward_sm90_bf16_m128_n96_d128_score_mod")]
-    unsafe extern "ptx-kernel" fn forward_sm90_bf16_m128_n96_d128_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
-        let maps = parameter_address!("forward_sm90_bf16_m128_n96_d128_score_mod");
+    #[unsafe(export_name = "forward_sm90_bf16_m192_n64_d64_score_mod")]
+    unsafe extern "ptx-kernel" fn forward_sm90_bf16_m192_n64_d64_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_bf16_m192_n64_d64_score_mod");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 128, 96, 128, 128, true, false>>(&mapped.params, maps) }
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 192, 64, 64, 64, true, false>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "forward_sm90_f16_m192_n80_d128_score_mod")]
+    unsafe extern "ptx-kernel" fn forward_sm90_f16_m192_n80_d128_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_f16_m192_n80_d128_score_mod");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<F16, ByHeads, 192, 80, 128, 128, true, false>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "forward_sm90_bf16_m192_n80_d128_score_mod")]
+    unsafe extern "ptx-kernel" fn forward_sm90_bf16_m192_n80_d128_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_bf16_m192_n80_d128_score_mod");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 192, 80, 128, 128, true, false>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "forward_sm90_f16_m128_n128_d128_score_mod")]
+    unsafe extern "ptx-kernel" fn forward_sm90_f16_m128_n128_d128_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_f16_m128_n128_d128_score_mod");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<F16, ByHeads, 128, 128, 128, 128, true, false>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "forward_sm90_bf16_m128_n128_d128_score_mod")]
+    unsafe extern "ptx-kernel" fn forward_sm90_bf16_m128_n128_d128_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_bf16_m128_n128_d128_score_mod");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 128, 128, 128, 128, true, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "forward_sm90_f16_m128_n64_d256_score_mod")]
@@ -530,10 +558,14 @@ pub(in crate::entries) mod native {
         ("forward_sm90_bf16_m128_n64_d256", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 128, 64, 256, 256, false, false>>)),
         ("forward_sm90_f16_m192_n80_d192_v128", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<F16, ByHeads, 192, 80, 192, 128, false, false>>)),
         ("forward_sm90_bf16_m192_n80_d192_v128", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 192, 80, 192, 128, false, false>>)),
-        ("forward_sm90_f16_m128_n128_d64_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<F16, ByHeads, 128, 128, 64, 64, true, false>>)),
-        ("forward_sm90_bf16_m128_n128_d64_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 128, 128, 64, 64, true, false>>)),
-        ("forward_sm90_f16_m128_n96_d128_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<F16, ByHeads, 128, 96, 128, 128, true, false>>)),
-        ("forward_sm90_bf16_m128_n96_d128_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 128, 96, 128, 128, true, false>>)),
+        ("forward_sm90_f16_m192_n128_d64_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<F16, ByHeads, 192, 128, 64, 64, true, false>>)),
+        ("forward_sm90_bf16_m192_n128_d64_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 192, 128, 64, 64, true, false>>)),
+        ("forward_sm90_f16_m192_n64_d64_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<F16, ByHeads, 192, 64, 64, 64, true, false>>)),
+        ("forward_sm90_bf16_m192_n64_d64_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 192, 64, 64, 64, true, false>>)),
+        ("forward_sm90_f16_m192_n80_d128_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<F16, ByHeads, 192, 80, 128, 128, true, false>>)),
+        ("forward_sm90_bf16_m192_n80_d128_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 192, 80, 128, 128, true, false>>)),
+        ("forward_sm90_f16_m128_n128_d128_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<F16, ByHeads, 128, 128, 128, 128, true, false>>)),
+        ("forward_sm90_bf16_m128_n128_d128_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 128, 128, 128, 128, true, false>>)),
         ("forward_sm90_f16_m128_n64_d256_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<F16, ByHeads, 128, 64, 256, 256, true, false>>)),
         ("forward_sm90_bf16_m128_n64_d256_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 128, 64, 256, 256, true, false>>)),
         ("forward_sm90_f16_m192_n128_d64_dropout", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<F16, ByHeads, 192, 128, 64, 64, true, true>>)),

@@ -10,6 +10,7 @@ use crate::mask::TileMask;
 use crate::params::{AttentionParams, PersistentParams};
 use crate::ptx::wgmma::Accumulator as _;
 use crate::registers::Registers as _;
+use crate::score::{FoldedScoreMod, Side};
 use crate::tile::mma::Lane;
 use crate::tile::panels::Panels;
 
@@ -77,21 +78,38 @@ impl<T: Tile> Consumer<T> {
         self.warpgroup.commit_products();
     }
 
-    /// What happens to scores between the product and the mask.
+    /// What happens to scores between the product and the softmax: changes, and the mask where the block is
+    /// `MASKED`. Returns what all scores of a row still have to lose.
     #[inline(always)]
-    pub(super) fn change_scores(&mut self, params: &PersistentParams, blocks: &KeyBlocks<T>, block: u32) {
-        let (bits, params) = (head_bits::<T>(params), &params.attention);
-        if Self::changes_scores(params) {
-            let lane = Lane::reread(2);
-            let place = blocks.mask.place(T::BLOCK_M >> bits, blocks.first_key(block));
-            let diagonal = TileMask::diagonal_from(params, T::BLOCK_M >> bits, place);
-            // Row by row: the same registers under other names.
-            let index = |i: usize, j: usize| 4 * (j / 2) + 2 * i + j % 2;
-            let mut scores = [T::Row::ZERO; 2];
-            for_each(T::Row::LEN, |i, j| scores[i][j] = self.s[index(i, j)]);
-            self.score_mod.apply(params, &mut scores, diagonal, |i| lane.row(i) >> bits, |j| lane.column(j));
-            for_each(T::Row::LEN, |i, j| self.s[index(i, j)] = scores[i][j]);
+    pub(super) fn change_and_mask<const MASKED: bool>(
+        &mut self,
+        params: &PersistentParams,
+        blocks: &KeyBlocks<T>,
+        block: u32,
+    ) -> [f32; 2] {
+        let lost = if T::SCORE_MOD { self.change_scores(params, blocks, block) } else { [0.0; 2] };
+        if MASKED {
+            self.mask(params, blocks, block);
         }
+        lost
+    }
+
+    #[inline(always)]
+    fn change_scores(&mut self, params: &PersistentParams, blocks: &KeyBlocks<T>, block: u32) -> [f32; 2] {
+        let (bits, params) = (head_bits::<T>(params), &params.attention.reread_scale());
+        let lane = Lane::reread(2);
+        let place = blocks.mask.place(T::BLOCK_M >> bits, blocks.first_key(block));
+        let diagonal = TileMask::diagonal_from(params, T::BLOCK_M >> bits, place);
+        // Row by row: the same registers under other names.
+        let index = |i: usize, j: usize| 4 * (j / 2) + 2 * i + j % 2;
+        let mut scores = [T::Row::ZERO; 2];
+        for_each(T::Row::LEN, |i, j| scores[i][j] = self.s[index(i, j)]);
+        FoldedScoreMod::bend(params, &mut scores);
+        let side = Side::of(diagonal, T::BLOCK_M >> bits, T::BLOCK_N);
+        let corner = diagonal.wrapping_add(lane.row(0) >> bits).wrapping_sub(lane.column(0));
+        let lost = self.score_mod.add_bias(&mut scores, side, (corner, 8 >> bits), column);
+        for_each(T::Row::LEN, |i, j| self.s[index(i, j)] = scores[i][j]);
+        lost
     }
 
     /// Sets the scores of keys that their row does not see to −∞.
@@ -146,6 +164,12 @@ impl<T: Tile> Consumer<T> {
             j += 1;
         }
     }
+}
+
+/// How far a thread's column `j` of a product lies to the right of its first.
+#[inline(always)]
+const fn column(j: usize) -> u32 {
+    8 * (j as u32 / 2) + j as u32 % 2
 }
 
 /// Calls `visit` with both rows and all of so many columns of a thread.

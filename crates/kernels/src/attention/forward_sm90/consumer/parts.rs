@@ -37,7 +37,7 @@ impl<T: Tile> Consumer<T> {
         if MASKED {
             self.mask(params, blocks, block);
         }
-        let rescale = self.exponentiate::<MASKED>();
+        let rescale = self.exponentiate::<MASKED>([0.0; 2]);
         self.round();
         self.add_values(rescale);
         self.values.leave(Self::leads_warp());

@@ -64,7 +64,7 @@ impl<T: Tile> Consumer<T> {
         self.wait_scores::<0>();
         self.release_operands(params, is_last && last_block::<T>(attention) == 0);
         self.mask_tail(attention);
-        let mut factors = self.exponentiate::<false>();
+        let mut factors = self.exponentiate::<false>([0.0; 2]);
         self.round();
         let mut moved = 0;
         while moved < step {
