@@ -4,7 +4,8 @@
 mod common;
 
 use common::{Case, Order, case, untouched_outside};
-use flash_attention::forward::{Descale, Outputs};
+use fa_kernels::entries::{Algorithm, Entry};
+use flash_attention::forward::{Descale, Dropout, Outputs};
 use flash_attention::sim::Sim;
 use flash_attention::{DType, Device, Error, Kernel, Options, Plan, Problem, Request, accuracy, reference};
 use float8::F8E4M3;
@@ -33,19 +34,18 @@ fn run(case: &Case, multiprocessors: u32, request: &Request, schedule: u64) -> R
     Ok(())
 }
 
+const DESCALE: Descale = Descale { q: 0.5, k: 1.5, v: 3.0 };
+
 fn options(causal: bool, window: (Option<usize>, Option<usize>)) -> Options {
-    let descale = Some(Descale { q: 0.5, k: 1.5, v: 3.0 });
-    Options { causal, window, descale, ..Options::default() }
+    Options { causal, window, descale: Some(DESCALE), ..Options::default() }
 }
 
 /// Each tile, over masks and shapes with several tiles for each of a few blocks, in 8 schedules.
 #[test]
 fn every_tile_matches_the_reference() {
-    let tiles: Vec<_> = fa_kernels::entries::entries()
-        .filter(|entry| entry.dtype == "e4m3")
-        .map(|entry| entry.tile)
-        .collect();
-    assert!(tiles.len() >= 4);
+    let changes_scores = |entry: &Entry| entry.algorithm == Algorithm::ForwardSm90ScoreMod;
+    let listed: Vec<_> = fa_kernels::entries::entries().filter(|entry| entry.dtype == "e4m3").collect();
+    assert!(listed.len() >= 8 && listed.iter().any(|entry| changes_scores(entry)));
     let none = (None, None);
     let cases = [
         ([1, 200, 300, 3, 1], options(false, none)),
@@ -57,9 +57,15 @@ fn every_tile_matches_the_reference() {
         ([1, 600, 600, 1, 1], options(false, (Some(101), Some(0)))),
         ([1, 450, 450, 1, 2], options(false, (Some(30), Some(250)))),
     ];
-    for (tile, which) in tiles.into_iter().zip(0..) {
+    for (entry, which) in listed.into_iter().zip(0..) {
+        let tile = entry.tile;
         for (index, ([b, sq, sk, h, group], options)) in cases.iter().enumerate() {
             let head_dim = tile.head_dim as usize;
+            let mut options = options.clone();
+            if changes_scores(entry) {
+                options.softcap = [0.0, 3.0][index % 2];
+                options.alibi_slopes = (index % 3 < 2).then(|| vec![0.125; h * group]);
+            }
             let case = Case {
                 dtype: DType::E4m3,
                 shape: [*b, *sq, *sk, *h, *group, head_dim - 16],
@@ -68,7 +74,7 @@ fn every_tile_matches_the_reference() {
                     [Order::Bshd, Order::Bhsd, Order::Bshd],
                     [Order::Bhsd, Order::Bshd, Order::Padded(3)],
                 ][index % 2],
-                options: options.clone(),
+                options,
                 seed: index as u64,
             };
             let (block_m, block_n) = (Some(tile.block_m as usize), Some(tile.block_n as usize));
@@ -149,13 +155,16 @@ proptest! {
         };
         let [b, sq, sk, h, group, d] = case.shape;
         let [q, kv, o] = case.orders;
-        let softmax_scale = case.options.softmax_scale.map(|scale| scale.abs().max(0.01));
         let case = Case {
             dtype: DType::E4m3,
             shape: [b, sq, sk, h, group, up(d)],
             head_dim_v: case.head_dim_v.map(up),
             orders: [aligned(q), aligned(kv), o],
-            options: Options { softmax_scale, ..options(case.options.causal, case.options.window) },
+            options: Options {
+                descale: Some(DESCALE),
+                dropout: None,
+                ..case.options
+            },
             ..case
         };
         run(&case, multiprocessors, &Request::default(), schedule)?;
@@ -182,10 +191,9 @@ fn what_it_does_not_take_is_refused_in_one_line() {
     };
     let with = |options| Case { options, ..plain.clone() };
     let unfit = |reason: &str| format!("kernel forward_sm90 cannot be run: {reason}");
-    let softcap = with(Options { softcap: 5.0, ..Options::default() });
-    assert_eq!(refusal(&softcap, 90, None), unfit("in e4m3 it has neither softcap nor ALiBi"));
-    let scale = with(Options { softmax_scale: Some(-1.0), ..Options::default() });
-    assert_eq!(refusal(&scale, 90, None), unfit("softmax_scale is -1; in e4m3 it takes a positive one"));
+    let dropout = Some(Dropout { probability: 0.5, seed: 1, offset: 0 });
+    let drops = with(Options { dropout, ..Options::default() });
+    assert_eq!(refusal(&drops, 90, None), unfit("in e4m3 it drops no weights"));
     let odd = Case { shape: [1, 64, 64, 2, 1, 72], ..plain.clone() };
     assert_eq!(refusal(&odd, 90, None), unfit("q's head_dim is 72, and in e4m3 it takes multiples of 16"));
     let gaps = Case { orders: [Order::Bshd, Order::Padded(8), Order::Bshd], ..plain.clone() };

@@ -179,17 +179,8 @@ pub(super) fn unfit_in_e4m3(problem: &Problem) -> Option<String> {
     if problem.dtype() != DType::E4m3 {
         return None;
     }
-    if problem.changes_scores() {
-        return Some("in e4m3 it has neither softcap nor ALiBi".to_owned());
-    }
     if problem.dropout().is_some() {
         return Some("in e4m3 it drops no weights".to_owned());
-    }
-    if problem.softmax_scale() <= 0.0 {
-        return Some(format!(
-            "softmax_scale is {}; in e4m3 it takes a positive one",
-            problem.softmax_scale()
-        ));
     }
     if problem.is_packed() {
         return Some("in e4m3 it takes no packed sequences".to_owned());

@@ -162,6 +162,12 @@ pub(super) const fn forward_sm90_e4m3(block_m: u32, block_n: u32, head_dim: u32)
     of(Algorithm::ForwardSm90, config, &[Storage::E4m3], 1)
 }
 
+/// As [`forward_sm90_e4m3`].
+pub(super) const fn forward_sm90_e4m3_score_mod(block_m: u32, block_n: u32, head_dim: u32) -> Line {
+    let kernel = Kernel::Attention(Algorithm::ForwardSm90ScoreMod);
+    Line { kernel, ..forward_sm90_e4m3(block_m, block_n, head_dim) }
+}
+
 /// BLOCK_M, HEAD_DIM, warps, stages, blocks per multiprocessor.
 pub(super) const fn decode(block_m: u32, head_dim: u32, warps: u32, stages: u32, min_blocks: u32) -> Line {
     let config = Config::Decode(DecodeConfig { block_m, head_dim, warps, stages });

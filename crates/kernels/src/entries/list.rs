@@ -11,9 +11,9 @@ use super::line::{
     decode_sm90_adds_up, decode_sm90_e4m3, decode_sm90_e4m3_adds_up, forward_simt, forward_simt_dropout,
     forward_sm80, forward_sm80_dropout, forward_sm80_score_mod, forward_sm90, forward_sm90_cached,
     forward_sm90_cached_score_mod, forward_sm90_dropout, forward_sm90_dv, forward_sm90_e4m3,
-    forward_sm90_residues, forward_sm90_score_mod, gemm_simt, gemm_sm80, gemm_sm90, merge, mla_sm90,
-    mma_peak, pack, read_peak, standard_scores, standard_softmax, standard_values, tile_schedule, transpose,
-    widen,
+    forward_sm90_e4m3_score_mod, forward_sm90_residues, forward_sm90_score_mod, gemm_simt, gemm_sm80,
+    gemm_sm90, merge, mla_sm90, mma_peak, pack, read_peak, standard_scores, standard_softmax,
+    standard_values, tile_schedule, transpose, widen,
 };
 use crate::variant::Storage;
 
@@ -229,6 +229,11 @@ pub(super) const LIST: &[Line] = &[
     forward_sm90_e4m3(192, 96, 128),
     forward_sm90_e4m3(128, 128, 128),
     forward_sm90_e4m3(128, 96, 256),
+    forward_sm90_e4m3_score_mod(192, 128, 64),
+    forward_sm90_e4m3_score_mod(192, 96, 64),
+    forward_sm90_e4m3_score_mod(192, 96, 128),
+    forward_sm90_e4m3_score_mod(128, 128, 128),
+    forward_sm90_e4m3_score_mod(128, 96, 256),
     // (BLOCK_M, BLOCK_N, HEAD_DIM, stages, blocks per multiprocessor): as many tiles of K and V as shared
     // memory holds, and as many keys as registers do. Two blocks, so that one copies on while the other ends.
     decode_sm90(16, 128, 64, 6, 2),

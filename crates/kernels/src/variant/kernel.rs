@@ -183,7 +183,7 @@ impl Kernel {
         match self {
             Self::Attention(Algorithm::Pack | Algorithm::TileSchedule) => (&[Storage::B16], "b16"),
             Self::Attention(Algorithm::Transpose) => (&[Storage::B8], "b8"),
-            Self::Attention(Algorithm::ForwardSm90) => {
+            Self::Attention(Algorithm::ForwardSm90 | Algorithm::ForwardSm90ScoreMod) => {
                 (&[Storage::F16, Storage::Bf16, Storage::E4m3], "f16, bf16, e4m3")
             }
             Self::Attention(Algorithm::BackwardSinks) => (&[Storage::F32], "f32"),

@@ -56,8 +56,8 @@ pub trait Tile: Copy {
         // Rows of O leave through those of Q.
         assert!(Self::O::LEN as u32 * 2 == Self::HEAD_DIM_V && Self::HEAD_DIM_V <= Self::HEAD_DIM);
         assert!(Self::P::LEN as u32 * 8 == Self::BLOCK_N * Self::Element::BYTES);
-        // Parts of 8-bit sums leave no registers for what is done to scores, and boxes have 16-bit elements.
-        assert!(Self::Element::BYTES == 2 || !(Self::SCORE_MOD || Self::Alignment::BY_RESIDUES));
+        // Draws and boxes are of 16-bit elements.
+        assert!(Self::Element::BYTES == 2 || !(Self::DROPOUT || Self::Alignment::BY_RESIDUES));
         assert!(!(Self::Alignment::BY_RESIDUES && (Self::SCORE_MOD || config.takes_turns())));
         assert!(!(Self::IN_CACHE && (Self::DROPOUT || config.block_m != 128)));
         assert!(!Self::DROPOUT || Self::SCORE_MOD && config.block_n.is_multiple_of(dropout::KEY_MULTIPLE));

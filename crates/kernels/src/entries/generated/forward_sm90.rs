@@ -509,6 +509,41 @@ mod device {
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 96, 256, 256, false, false>>(&mapped.params, maps) }
     }
+
+    #[unsafe(export_name = "forward_sm90_e4m3_m192_n128_d64_score_mod")]
+    unsafe extern "ptx-kernel" fn forward_sm90_e4m3_m192_n128_d64_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_e4m3_m192_n128_d64_score_mod");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 192, 128, 64, 64, true, false>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "forward_sm90_e4m3_m192_n96_d64_score_mod")]
+    unsafe extern "ptx-kernel" fn forward_sm90_e4m3_m192_n96_d64_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_e4m3_m192_n96_d64_score_mod");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 192, 96, 64, 64, true, false>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "forward_sm90_e4m3_m192_n96_d128_score_mod")]
+    unsafe extern "ptx-kernel" fn forward_sm90_e4m3_m192_n96_d128_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_e4m3_m192_n96_d128_score_mod");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 192, 96, 128, 128, true, false>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "forward_sm90_e4m3_m128_n128_d128_score_mod")]
+    unsafe extern "ptx-kernel" fn forward_sm90_e4m3_m128_n128_d128_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_e4m3_m128_n128_d128_score_mod");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 128, 128, 128, true, false>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "forward_sm90_e4m3_m128_n96_d256_score_mod")]
+    unsafe extern "ptx-kernel" fn forward_sm90_e4m3_m128_n96_d256_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_e4m3_m128_n96_d256_score_mod");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 96, 256, 256, true, false>>(&mapped.params, maps) }
+    }
 }
 
 #[cfg(all(feature = "sim", not(any(target_arch = "nvptx64", test))))]
@@ -593,5 +628,10 @@ pub(in crate::entries) mod native {
         ("forward_sm90_e4m3_m192_n96_d128", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 192, 96, 128, 128, false, false>>)),
         ("forward_sm90_e4m3_m128_n128_d128", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 128, 128, 128, false, false>>)),
         ("forward_sm90_e4m3_m128_n96_d256", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 96, 256, 256, false, false>>)),
+        ("forward_sm90_e4m3_m192_n128_d64_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 192, 128, 64, 64, true, false>>)),
+        ("forward_sm90_e4m3_m192_n96_d64_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 192, 96, 64, 64, true, false>>)),
+        ("forward_sm90_e4m3_m192_n96_d128_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 192, 96, 128, 128, true, false>>)),
+        ("forward_sm90_e4m3_m128_n128_d128_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 128, 128, 128, true, false>>)),
+        ("forward_sm90_e4m3_m128_n96_d256_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 96, 256, 256, true, false>>)),
     ];
 }

@@ -222,8 +222,7 @@ fn place_tensors(draw: &mut Draw, case: &mut Attention, size: Size) {
 /// Makes a problem in e4m3 one that `forward_sm90` takes.
 fn suit_hopper(draw: &mut Draw, case: &mut Attention) {
     align_columns(case, CHUNK);
-    (case.softcap, case.alibi, case.dropout) = (0.0, HeadList::Off, 0.0);
-    case.scale = case.scale.filter(|&scale| scale > 0.0);
+    case.dropout = 0.0;
     if let Some([seq, kv_seq]) = case.sequences.iter().copied().max() {
         (case.seq, case.kv_seq) = (seq.max(1), kv_seq.max(1));
         (case.sequences, case.tail) = (Vec::new(), [0; 2]);

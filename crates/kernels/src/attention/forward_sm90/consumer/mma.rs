@@ -28,7 +28,8 @@ impl<T: Tile> Consumer<T> {
     pub(super) fn begin_scores(&mut self) {
         let [q, k, _] = self.operands;
         // Descriptors of more steps than O has registers for would be kept over the loop, and spill.
-        let q = if T::HEAD_DIM_V < T::HEAD_DIM { q.reread() } else { q };
+        let few_registers = T::HEAD_DIM_V < T::HEAD_DIM || Self::IN_PARTS && T::SCORE_MOD;
+        let q = if few_registers { q.reread() } else { q };
         let k = k.behind(self.keys.stage() * Panels::<KeyBlock<T>>::BYTES);
         let mut step = 0;
         while step < T::HEAD_DIM / T::CONFIG.depth() {

@@ -34,10 +34,8 @@ impl<T: Tile> Consumer<T> {
         self.begin_scores();
         self.wait_scores::<0>();
         self.release_operands(params, last);
-        if MASKED {
-            self.mask(params, blocks, block);
-        }
-        let rescale = self.exponentiate::<MASKED>([0.0; 2]);
+        let lost = self.change_and_mask::<MASKED>(params, blocks, block);
+        let rescale = self.exponentiate::<MASKED>(lost);
         self.round();
         self.add_values(rescale);
         self.values.leave(Self::leads_warp());
