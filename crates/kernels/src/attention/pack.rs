@@ -11,7 +11,7 @@
 use core::hint::assert_unchecked;
 
 use crate::params::{PackParams, PackTensor};
-use crate::ptx::{global, index};
+use crate::ptx::{global, grid, index};
 
 /// Threads of a block.
 pub const THREADS: u32 = 256;
@@ -42,6 +42,7 @@ pub const fn block_rows(chunks: u32) -> u32 {
 /// `params` describes valid device memory, targets overlap nothing, and the launch is as above.
 #[inline(always)]
 pub unsafe fn pack(params: &PackParams) {
+    grid::launch_dependents();
     let block = index::block();
     let [first_end, second_end, third_end, _] = params.ends;
     let [first, second, third, fourth] = &params.tensors;

@@ -5,7 +5,7 @@
 //! Multiprocessing Timing Anomalies", 1969; FlashAttention-3 sorts so in `prepare_varlen_num_blocks`).
 
 use crate::params::ScheduleParams;
-use crate::ptx::{barrier, global, index, shared, warp};
+use crate::ptx::{barrier, global, grid, index, shared, warp};
 use crate::scheduler::WorkTile;
 
 /// Threads of a block, each of which has a sequence.
@@ -36,6 +36,7 @@ struct Place {
 /// `params` describes valid device memory, and the launch is as above. Lengths may be anything.
 #[inline(always)]
 pub unsafe fn tile_schedule(params: &ScheduleParams) {
+    grid::launch_dependents();
     let sequence = index::thread();
     // SAFETY: the offsets of a sequence that exists are readable, and all threads are here.
     unsafe {

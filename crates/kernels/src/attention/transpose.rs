@@ -14,7 +14,7 @@
 use core::hint::assert_unchecked;
 
 use crate::params::{PackParams, PackTensor};
-use crate::ptx::{global, index};
+use crate::ptx::{global, grid, index};
 
 /// Threads of a block.
 pub const THREADS: u32 = 256;
@@ -52,6 +52,7 @@ pub const fn head_blocks(columns: u32, keys: u32) -> u32 {
 /// is as above.
 #[inline(always)]
 pub unsafe fn transpose(params: &PackParams) {
+    grid::launch_dependents();
     let tensor = &params.tensors[0];
     let (heads, head_blocks) = (tensor.heads, tensor.head_blocks);
     // SAFETY: a tensor with a block has no empty axis.

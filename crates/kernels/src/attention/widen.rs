@@ -11,7 +11,7 @@ use core::hint::assert_unchecked;
 
 use crate::element::Widened;
 use crate::params::{WidenParams, WidenTensor};
-use crate::ptx::{global, index};
+use crate::ptx::{global, grid, index};
 use crate::scheduler::WorkTile;
 
 /// Threads of a block.
@@ -46,6 +46,7 @@ pub const fn block_rows(chunks: u32) -> u32 {
 /// overlap nothing, and the launch is as above. Lengths and pages may be anything.
 #[inline(always)]
 pub unsafe fn widen<E: Widened>(params: &WidenParams) {
+    grid::launch_dependents();
     let (heads, head_blocks) = (params.heads, params.head_blocks);
     // SAFETY: a launch with a block has heads, and blocks for each.
     unsafe { assert_unchecked(heads > 0 && head_blocks > 0) };
