@@ -2,10 +2,10 @@
 
 use flash_attention::cuda::Stream;
 use flash_attention::decode::{
-    CacheData, CacheDescale, DecodeAddresses, DecodeInputs, DecodeOptions, DecodePlan, DecodeProblem,
+    CacheData, DecodeAddresses, DecodeInputs, DecodeOptions, DecodePlan, DecodeProblem,
     DecodeRequest, E4m3Cache,
 };
-use flash_attention::forward::{Outputs, PerHead};
+use flash_attention::forward::{Factor, Outputs, PerHead};
 use flash_attention::{DType, Element};
 use float8::F8E4M3;
 use half::{bf16, f16};
@@ -28,7 +28,7 @@ enum Factors {
     Heads(Vec<f32>),
 }
 
-impl From<Factors> for CacheDescale {
+impl From<Factors> for Factor {
     fn from(factors: Factors) -> Self {
         match factors {
             Factors::OnDevice(len) => Self::OnDevice(len),

@@ -101,6 +101,7 @@ pub(crate) fn backward<T: DeviceScalar, A: Attention>(
             lse: Some(borrows.read(lse)),
             workspace: workspace.as_mut().map_or(0, |workspace| borrows.write(workspace)),
             per_head: lists.per_head(&gpu, &mut borrows)?,
+            descale: [None; 3],
             cu_seqlens: lists.cu_seqlens(&gpu, &mut borrows)?,
             seqused_k: None,
         },
@@ -166,6 +167,7 @@ fn run<T: DeviceScalar>(
         lse: lse.as_mut().map(|lse| borrows.write(lse)),
         workspace: workspace.as_mut().map_or(0, |workspace| borrows.write(workspace)),
         per_head: lists.per_head(gpu, &mut borrows)?,
+        descale: [None; 3],
         cu_seqlens: lists.cu_seqlens(gpu, &mut borrows)?,
         seqused_k: lists.seqused_k(gpu, &mut borrows)?,
     };

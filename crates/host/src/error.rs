@@ -151,21 +151,9 @@ pub enum Error {
         /// The probability asked for.
         value: f32,
     },
-    /// A tensor's factor is not a positive number that a GPU can multiply with.
-    #[error("descale of {tensor} is {value:?}; {least:e} to {limit:e} is needed")]
-    Descale {
-        /// The tensor.
-        tensor: &'static str,
-        /// Its factor.
-        value: f32,
-        /// The least possible: a smaller one is 0 to a GPU.
-        least: f32,
-        /// The largest possible.
-        limit: f32,
-    },
-    /// A factor of a cache in e4m3 is not a positive number that a GPU can multiply with.
+    /// A factor of a tensor in e4m3 is not a positive number that a GPU can multiply with.
     #[error("{name}: element {index} is {value:?}; {least:e} to {limit:e} is needed")]
-    CacheDescale {
+    Factor {
         /// The list, or the factor of all heads.
         name: &'static str,
         /// Which one.

@@ -9,6 +9,7 @@ pub(crate) use operation::score_roundoff;
 pub use tensor::{DeviceTensor, HostTensor, TensorView};
 
 pub use crate::dropout::Dropout;
+pub use crate::factor::Factor;
 pub use crate::launch::Addresses;
 pub use crate::options::{Descale, MAX_SOFTCAP, PerHead};
 pub use crate::problem::{MAX_HEAD_DIM, MAX_LATENT_HEAD_DIMS, MAX_SEQLEN};

@@ -46,6 +46,9 @@ pub struct Addresses {
     pub workspace: u64,
     /// What each head has.
     pub per_head: PerHead<u64>,
+    /// Factors of the heads of Q, K and V in e4m3, fp32, where [`Options::descale`](crate::Options::descale)
+    /// has lists.
+    pub descale: [Option<u64>; 3],
     /// Offsets of a packed batch, u32 [B + 1], first of queries and then of keys: the same values as
     /// [`Problem::cu_seqlens`], or any within bounds where the host has none.
     pub cu_seqlens: Option<(u64, u64)>,
@@ -177,7 +180,7 @@ fn persistent_params(
         qk_fix_up: if are_shifted { landed } else { 0 },
         v_margin,
         qk_margin: margin(k, &k_read, head_dim),
-        v_descale: problem.v_descale(),
+        descale: problem.scores().factor_params(addresses.descale)?,
         cache: CacheParams::default(),
     };
     Ok(Mapped { maps, params })

@@ -59,6 +59,7 @@ mod device;
 mod dropout;
 mod element;
 mod error;
+mod factor;
 pub mod forward;
 pub mod gemm;
 mod launch;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use fa_kernels::params;
 
+use crate::factor::{Factor, Factors};
 use crate::forward::Dropout;
 use crate::operation::Tensor;
 use crate::{DType, Error, Result};
@@ -48,16 +49,16 @@ pub struct Options {
     pub dropout: Option<Dropout>,
 }
 
-/// What the elements of 8-bit tensors stand for: their value times their tensor's factor (`q_descale`,
-/// `k_descale` and `v_descale` of FlashAttention-3, one for each tensor).
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// What the elements of 8-bit tensors stand for: their value times their tensor's factor, or that of their
+/// key/value head (`q_descale`, `k_descale` and `v_descale` of FlashAttention-3).
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Descale {
-    /// Of Q.
-    pub q: f32,
+    /// Of Q; query heads have that of the key/value head that they read.
+    pub q: Factor,
     /// Of K.
-    pub k: f32,
+    pub k: Factor,
     /// Of V.
-    pub v: f32,
+    pub v: Factor,
 }
 
 /// What there is of each list with a value for each head: its values, or the address on the device of the
@@ -97,12 +98,14 @@ impl<T> PerHead<T> {
 /// What changes scores, and what they are multiplied with.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scores {
-    /// Factor on Q·Kᵀ as it is stored.
+    /// Factor on Q·Kᵀ as it is stored, but for those of heads.
     pub(crate) softmax_scale: f32,
     /// 0 for none.
     pub(crate) softcap: f32,
-    /// Factor on V as it is stored.
+    /// Factor on V as it is stored, but for those of heads.
     pub(crate) v_descale: f32,
+    /// Factors of Q, K and V, where there are some.
+    factors: Option<[Factors; 3]>,
     per_head: PerHead<HeadValues>,
 }
 
@@ -111,11 +114,17 @@ impl Scores {
     ///
     /// # Errors
     /// As [`Problem::new`](crate::Problem::new).
-    pub(crate) fn new(options: &Options, dtype: DType, head_dim: usize, heads: Heads) -> Result<Self> {
+    pub(crate) fn new(
+        options: &Options,
+        dtype: DType,
+        head_dim: usize,
+        (heads, kv_heads): (Heads, usize),
+    ) -> Result<Self> {
         let softmax_scale = options.softmax_scale.unwrap_or(1.0 / (head_dim as f32).sqrt());
         check_scale(softmax_scale)?;
-        let Descale { q: q_descale, k: k_descale, v: v_descale } = descale(dtype, options.descale)?;
-        let softmax_scale = softmax_scale * (q_descale * k_descale);
+        let factors = factors(dtype, options.descale.as_ref(), Heads { heads: kv_heads, ..heads })?;
+        let [q, k, v_descale] = factors.as_ref().map_or([1.0; 3], |of| of.each_ref().map(Factors::tensor));
+        let softmax_scale = softmax_scale * (q * k);
         check_scale(softmax_scale)?;
         let softcap = options.softcap;
         check_softcap(softcap, softmax_scale)?;
@@ -126,7 +135,73 @@ impl Scores {
             alibi_slopes: of("alibi_slopes", alibi_slopes, on_device.alibi_slopes)?,
             sinks: of("sinks", sinks, on_device.sinks)?,
         };
-        Ok(Self { softmax_scale, softcap, v_descale, per_head })
+        let scores = Self { softmax_scale, softcap, v_descale, factors, per_head };
+        if scores.has_factors_of_heads() && scores.check_on_host().is_ok() {
+            for (batch, kv_head) in
+                (0..heads.batch).flat_map(|batch| (0..kv_heads).map(move |of| (batch, of)))
+            {
+                let scale = scores.softmax_scale_of(batch, kv_head);
+                check_scale(scale)?;
+                check_softcap(softcap, scale)?;
+            }
+        }
+        Ok(scores)
+    }
+
+    /// Whether heads have factors of their own.
+    fn has_factors_of_heads(&self) -> bool {
+        self.factors.as_ref().is_some_and(|factors| factors.iter().any(Factors::is_per_head))
+    }
+
+    /// Factor on Q·Kᵀ as it is stored, of a sequence's key/value head.
+    #[inline]
+    pub(crate) fn softmax_scale_of(&self, batch: usize, kv_head: usize) -> f32 {
+        let [q, k, _] = self.factors_of(batch, kv_head);
+        self.softmax_scale * q * k
+    }
+
+    /// Factor on V as it is stored, of a sequence's key/value head.
+    #[inline]
+    pub(crate) fn v_descale_of(&self, batch: usize, kv_head: usize) -> f32 {
+        let [_, _, v] = self.factors_of(batch, kv_head);
+        self.v_descale * v
+    }
+
+    /// What a head's own factors are.
+    fn factors_of(&self, batch: usize, kv_head: usize) -> [f32; 3] {
+        let of = |factors: &Factors| {
+            if factors.is_per_head() { factors.of(batch, kv_head) } else { 1.0 }
+        };
+        self.factors.as_ref().map_or([1.0; 3], |factors| factors.each_ref().map(of))
+    }
+
+    /// The rows of a table of tensors for the factors of heads.
+    ///
+    /// # Errors
+    /// When the device alone has them, and the error of `place`.
+    pub(crate) fn place_factors<'t>(
+        &'t self,
+        place: &mut dyn FnMut(Tensor<'t>) -> Result<u64>,
+    ) -> Result<[Option<u64>; 3]> {
+        match &self.factors {
+            None => Ok([None; 3]),
+            Some([q, k, v]) => Ok([q.place(place)?, k.place(place)?, v.place(place)?]),
+        }
+    }
+
+    /// Factors as kernels take them, beside softmax_scale.
+    ///
+    /// # Errors
+    /// When the address of a list was left out.
+    pub(crate) fn factor_params(&self, addresses: [Option<u64>; 3]) -> Result<[params::Descale; 3]> {
+        let mut descale = [params::Descale::default(); 3];
+        if let Some(factors) = &self.factors {
+            for ((descale, factors), address) in descale.iter_mut().zip(factors).zip(addresses) {
+                descale.per_head = factors.params(address)?.per_head;
+            }
+        }
+        descale[2].tensor = self.v_descale;
+        Ok(descale)
     }
 
     /// Whether anything but a factor and the mask lies between Q·Kᵀ and the softmax.
@@ -178,6 +253,7 @@ impl Scores {
             0 => Err(Error::HeadValuesOnDevice { name }),
             _ => Ok(()),
         };
+        self.factors.iter().flatten().try_for_each(Factors::check_on_host)?;
         self.per_head.try_map(check).map(drop)
     }
 
@@ -298,17 +374,12 @@ fn check_softcap(value: f32, scale: f32) -> Result<()> {
     Ok(())
 }
 
-/// The factors that `descale` gives tensors of type `dtype`.
-fn descale(dtype: DType, descale: Option<Descale>) -> Result<Descale> {
-    let Some(factors) = descale else { return Ok(Descale { q: 1.0, k: 1.0, v: 1.0 }) };
+/// The factors that `descale` gives tensors of type `dtype`, of so many key/value heads.
+fn factors(dtype: DType, descale: Option<&Descale>, heads: Heads) -> Result<Option<[Factors; 3]>> {
+    let Some(Descale { q, k, v }) = descale else { return Ok(None) };
     if dtype != DType::E4m3 {
         return Err(Error::DescaleType { dtype });
     }
-    for (tensor, value) in [("q", factors.q), ("k", factors.k), ("v", factors.v)] {
-        // A subnormal one is 0 to a GPU.
-        if !(value.is_normal() && (0.0..=MAX_SCALE).contains(&value)) {
-            return Err(Error::Descale { tensor, value, least: f32::MIN_POSITIVE, limit: MAX_SCALE });
-        }
-    }
-    Ok(factors)
+    let of = |name, factor| Factors::new(name, factor, heads);
+    Ok(Some([of("q_descale", q)?, of("k_descale", k)?, of("v_descale", v)?]))
 }

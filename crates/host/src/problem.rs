@@ -227,7 +227,7 @@ impl Problem {
         }
         o.check_disjoint("o")?;
         let batch = sequences.as_ref().map_or(q.batch, |sequences| sequences.batch());
-        let scores = Scores::new(&options, dtype, q.head_dim, Heads { batch, heads: q.heads })?;
+        let scores = Scores::new(&options, dtype, q.head_dim, (Heads { batch, heads: q.heads }, k.heads))?;
         let (left, right) = options.window;
         let window = (left, if options.causal { Some(0) } else { right });
         let dropout = options.dropout.map_or(Ok(None), Dropout::validated)?;
@@ -279,12 +279,13 @@ impl Problem {
         matches!(self.window.1, Some(0))
     }
 
-    /// Factor on Q·Kᵀ as it is stored: the scale asked for, times the factors of Q and K.
+    /// Factor on Q·Kᵀ as it is stored: the scale asked for, times the factors of Q and K, but for those of
+    /// heads.
     pub const fn softmax_scale(&self) -> f32 {
         self.scores.softmax_scale
     }
 
-    /// Factor on V as it is stored: 1 unless [`Options::descale`] says otherwise.
+    /// Factor on V as it is stored, but for those of heads: 1 unless [`Options::descale`] says otherwise.
     pub const fn v_descale(&self) -> f32 {
         self.scores.v_descale
     }

@@ -270,7 +270,7 @@ fn exact_row(problem: &Problem, inputs: &Inputs<'_>, at: Row) -> Exact {
     let lse = top + ((of_keys - top).exp() + (sink - top).exp()).ln();
     let kept = (of_keys - lse).exp() / sum;
     let weights: Vec<_> = weights.iter().map(|weight| weight * kept).collect();
-    let v_descale = f64::from(problem.v_descale());
+    let v_descale = f64::from(problem.scores().v_descale_of(at.batch, at.head / problem.group()));
     let factor = |key: usize| f64::from(inputs.kept[key]) * v_descale;
     let mut moved = vec![0.0; o.len()];
     let mut squares = vec![0.0; o.len()];
@@ -337,7 +337,8 @@ fn exact_row(problem: &Problem, inputs: &Inputs<'_>, at: Row) -> Exact {
 
 /// The scores of the visible keys.
 fn exact_scores(problem: &Problem, inputs: &Inputs<'_>, at: Row) -> Vec<Score> {
-    let (scale, softcap) = (f64::from(problem.softmax_scale()), f64::from(problem.softcap()));
+    let scale = f64::from(problem.scores().softmax_scale_of(at.batch, at.head / problem.group()));
+    let softcap = f64::from(problem.softcap());
     let capped = |score: f64| if softcap == 0.0 { score } else { softcap * (score / softcap).tanh() };
     let mut k = vec![0.0; inputs.q.len()];
     let mut products = vec![0.0; inputs.q.len()];
@@ -369,12 +370,14 @@ fn standard_row(problem: &Problem, inputs: &Inputs<'_>, at: Row) -> Vec<f32> {
     let softcap = problem.softcap();
     let capped = |score: f32| if softcap == 0.0 { score } else { softcap * (score / softcap).tanh() };
     let slope = problem.alibi_slope(at.batch, at.head);
+    let kv_head = at.head / problem.group();
+    let softmax_scale = problem.scores().softmax_scale_of(at.batch, kv_head);
+    let v_descale = problem.scores().v_descale_of(at.batch, kv_head);
     let mut k = vec![0.0; inputs.q.len()];
     let mut score = |index: usize, key: usize| {
         (inputs.k)(index, &mut k);
         let product: f32 = inputs.q.iter().zip(&k).map(|(q, k)| q * k).sum();
-        let score = capped(problem.softmax_scale() * product)
-            - slope * problem.distance(at.batch, at.row, key) as f32;
+        let score = capped(softmax_scale * product) - slope * problem.distance(at.batch, at.row, key) as f32;
         if divides_last { score } else { (inputs.round_output)(score) }
     };
     let visible = problem.visible_keys(at.batch, at.row).enumerate();
@@ -391,7 +394,7 @@ fn standard_row(problem: &Problem, inputs: &Inputs<'_>, at: Row) -> Vec<f32> {
             *o += weight * v;
         }
     });
-    o.iter().map(|o| problem.v_descale() * o).collect()
+    o.iter().map(|o| v_descale * o).collect()
 }
 
 #[cfg(test)]

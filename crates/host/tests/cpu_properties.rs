@@ -3,10 +3,9 @@
 
 mod common;
 
-use common::{Case, Order, case, tensor, untouched_outside};
+use common::{Case, Order, case, descale, tensor, untouched_outside};
 use flash_attention::accuracy::Expected;
 use flash_attention::cpu::{self, Config, Isa};
-use flash_attention::forward::Descale;
 use flash_attention::{DType, Element, Options, Problem, TensorLayout, Tensors, reference};
 use float8::F8E4M3;
 use half::{bf16, f16};
@@ -86,7 +85,7 @@ proptest! {
     /// As above, in 8 bits that stand for other values.
     #[test]
     fn e4m3_matches_the_reference(case in case(&AWKWARD, 200), config in config(), factor in 0.1_f32..9.0) {
-        let descale = Some(Descale { q: factor, k: 0.5, v: 1.5 * factor });
+        let descale = Some(descale(&case, [factor, 0.5, 1.5 * factor]));
         let options = Options { descale, ..case.options };
         run_any(&Case { dtype: DType::E4m3, options, ..case }, config)?;
     }

@@ -6,10 +6,9 @@ mod common;
 use common::{Order, for_each_element, options, sinks_of, slopes_of, tensor, untouched_outside};
 use flash_attention::accuracy::Accuracy;
 use flash_attention::decode::{
-    CacheData, CacheDescale, DecodeInputs, DecodeKernel, DecodeOptions, DecodePlan, DecodeProblem,
-    DecodeRequest, E4m3Cache,
+    CacheData, DecodeInputs, DecodeKernel, DecodeOptions, DecodePlan, DecodeProblem, DecodeRequest, E4m3Cache,
 };
-use flash_attention::forward::Outputs;
+use flash_attention::forward::{Factor, Outputs};
 use flash_attention::sim::Sim;
 use flash_attention::{Backend, BackendKind, Element, Options, Plan, TensorLayout, Tensors, reference};
 use float8::F8E4M3;
@@ -116,11 +115,11 @@ impl Case {
     /// One of all heads, of each head, or of each sequence's.
     fn factors(&self) -> E4m3Cache {
         let [b, _, h, ..] = self.shape;
-        let list = |len: usize| CacheDescale::Heads((1..=len).map(|i| 0.4 * i as f32).collect());
+        let list = |len: usize| Factor::Heads((1..=len).map(|i| 0.4 * i as f32).collect());
         let [k_descale, v_descale] = match self.seed % 4 {
-            0 => [CacheDescale::Tensor(0.3), CacheDescale::Tensor(40.0)],
-            1 => [list(h), CacheDescale::default()],
-            2 => [CacheDescale::Tensor(2.5), list(b * h)],
+            0 => [Factor::Tensor(0.3), Factor::Tensor(40.0)],
+            1 => [list(h), Factor::default()],
+            2 => [Factor::Tensor(2.5), list(b * h)],
             _ => [list(b * h), list(h)],
         };
         E4m3Cache { k_descale, v_descale }

@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::{Case, Order, case, untouched_outside};
+use common::{Case, Order, case, descale, untouched_outside};
 use fa_kernels::entries::{Algorithm, Entry};
-use flash_attention::forward::{Descale, Dropout, Outputs};
+use flash_attention::forward::{Descale, Dropout, Factor, Outputs};
 use flash_attention::sim::Sim;
 use flash_attention::{DType, Device, Error, Kernel, Options, Plan, Problem, Request, accuracy, reference};
 use float8::F8E4M3;
@@ -34,10 +34,9 @@ fn run(case: &Case, multiprocessors: u32, request: &Request, schedule: u64) -> R
     Ok(())
 }
 
-const DESCALE: Descale = Descale { q: 0.5, k: 1.5, v: 3.0 };
-
 fn options(causal: bool, window: (Option<usize>, Option<usize>)) -> Options {
-    Options { causal, window, descale: Some(DESCALE), ..Options::default() }
+    let descale = Descale { q: 0.5.into(), k: 1.5.into(), v: 3.0.into() };
+    Options { causal, window, descale: Some(descale), ..Options::default() }
 }
 
 /// Each tile, over masks and shapes with several tiles for each of a few blocks, in 8 schedules.
@@ -161,7 +160,7 @@ proptest! {
             head_dim_v: case.head_dim_v.map(up),
             orders: [aligned(q), aligned(kv), o],
             options: Options {
-                descale: Some(DESCALE),
+                descale: Some(descale(&case, [0.5, 1.5, 3.0])),
                 dropout: None,
                 ..case.options
             },
@@ -212,16 +211,21 @@ fn what_it_does_not_take_is_refused_in_one_line() {
 fn factors_are_positive_and_for_e4m3_alone() {
     let layout = flash_attention::TensorLayout::bshd(1, 8, 1, 16);
     let tensors = flash_attention::Tensors { q: layout, k: layout, v: layout, o: layout };
-    let refused = |dtype, k| {
-        let descale = Some(Descale { q: 1.0, k, v: 1.0 });
+    let refused = |dtype, k: Factor| {
+        let descale = Some(Descale { k, ..Descale::default() });
         Problem::new(tensors, dtype, Options { descale, ..Options::default() }).unwrap_err().to_string()
     };
-    assert_eq!(refused(DType::E4m3, 0.0), "descale of k is 0.0; 1.1754944e-38 to 1.8446744e19 is needed");
+    let needed = "1.1754944e-38 to 1.8446744e19 is needed";
+    let of_tensor = |value: f32| refused(DType::E4m3, value.into());
+    assert_eq!(of_tensor(0.0), format!("k_descale: element 0 is 0.0; {needed}"));
+    assert_eq!(of_tensor(f32::NAN), format!("k_descale: element 0 is NaN; {needed}"));
+    let of_heads = |values: &[f32]| refused(DType::E4m3, Factor::Heads(values.to_vec()));
+    assert_eq!(of_heads(&[-1.0]), format!("k_descale: element 0 is -1.0; {needed}"));
     assert_eq!(
-        refused(DType::E4m3, f32::NAN),
-        "descale of k is NaN; 1.1754944e-38 to 1.8446744e19 is needed"
+        of_heads(&[1.0; 2]),
+        "k_descale has 2 elements; 1 (one per head) or 1 (one per sequence and head) are needed"
     );
-    assert_eq!(refused(DType::F16, 1.0), "descale is for e4m3, not f16");
+    assert_eq!(refused(DType::F16, 1.0.into()), "descale is for e4m3, not f16");
 }
 
 #[test]

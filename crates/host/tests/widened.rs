@@ -7,10 +7,9 @@ mod common;
 use common::{for_each_element, offsets, slopes_of, tensor, untouched_outside};
 use flash_attention::accuracy::Accuracy;
 use flash_attention::decode::{
-    CacheData, CacheDescale, DecodeInputs, DecodeKernel, DecodeOptions, DecodeProblem, DecodeRequest,
-    E4m3Cache,
+    CacheData, DecodeInputs, DecodeKernel, DecodeOptions, DecodeProblem, DecodeRequest, E4m3Cache,
 };
-use flash_attention::forward::Outputs;
+use flash_attention::forward::{Factor, Outputs};
 use flash_attention::{Backend, BackendKind, DType, Element, Options, TensorLayout, Tensors, reference};
 use float8::F8E4M3;
 use half::{bf16, f16};
@@ -53,11 +52,11 @@ impl Case {
     /// Of all heads, of each head, or of each sequence's.
     fn factors(&self) -> E4m3Cache {
         let ([h, ..], b) = (self.shape, self.queries.len());
-        let list = |len: usize| CacheDescale::Heads((1..=len).map(|i| 0.3 * i as f32).collect());
+        let list = |len: usize| Factor::Heads((1..=len).map(|i| 0.3 * i as f32).collect());
         let [k_descale, v_descale] = match self.seed % 3 {
-            0 => [CacheDescale::Tensor(0.3), list(h)],
+            0 => [Factor::Tensor(0.3), list(h)],
             1 => [list(b * h), list(b * h)],
-            _ => [list(h), CacheDescale::Tensor(20.0)],
+            _ => [list(h), Factor::Tensor(20.0)],
         };
         E4m3Cache { k_descale, v_descale }
     }

@@ -17,7 +17,7 @@ mod widen;
 
 pub use append::{AppendParams, AppendTensor, RotaryParams};
 pub use backward::{BackwardParams, StoredDs, Tickets};
-pub use cache::{CacheDescale, CacheParams, MAX_SPLITS, Pages};
+pub use cache::{CacheParams, MAX_SPLITS, Pages};
 pub use decode::DecodeParams;
 pub use divisor::Divisor;
 pub use merge::{MAX_PARTS, MergeParams, MergePart};
@@ -98,6 +98,36 @@ impl HeadValues {
         let index = batch as u64 * self.batch_stride + head as u64;
         // SAFETY: the head's value is readable; without values nothing is read.
         unsafe { f32::load_if(self.are_there(), self.address + 4 * index) }
+    }
+}
+
+/// What the elements of Q, K or V in 8 bits are multiplied by.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Descale {
+    /// A value for each key/value head, fp32 `[Hkv]` or `[B, Hkv]`.
+    pub per_head: HeadValues,
+    /// Of all heads, where there are no such values.
+    pub tensor: f32,
+}
+
+impl Default for Descale {
+    /// Elements are what they stand for.
+    fn default() -> Self {
+        Self { per_head: HeadValues::default(), tensor: 1.0 }
+    }
+}
+
+impl Descale {
+    /// That of a sequence's key/value head.
+    ///
+    /// # Safety
+    /// The values, where there are some, are readable, and the head is one of theirs.
+    #[inline(always)]
+    pub unsafe fn of(&self, batch: u32, kv_head: u32) -> f32 {
+        // SAFETY: as the caller says.
+        let of_head = unsafe { self.per_head.of(batch, kv_head) };
+        if self.per_head.are_there() { of_head } else { self.tensor }
     }
 }
 
@@ -234,8 +264,8 @@ pub struct PersistentParams {
     pub v_margin: u32,
     /// As `v_margin`, for Q and K.
     pub qk_margin: u32,
-    /// Factor of V's elements, where they have 8 bits.
-    pub v_descale: f32,
+    /// What Q, K and V in 8 bits are multiplied by, beside softmax_scale.
+    pub descale: [Descale; 3],
     /// Read by the entries over a K/V cache alone. There, a head of `attention` is a pack of query heads that
     /// are rows of one tile, `tiles` counts those of all splits, and packed sequences have one split.
     pub cache: CacheParams,

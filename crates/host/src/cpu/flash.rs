@@ -128,7 +128,7 @@ impl Task<'_> {
     /// As [`Self::run`].
     unsafe fn start(&self) {
         let (call, head_dim) = (&self.call, self.call.problem.head_dim());
-        let factor = pack::query_factor(call.problem);
+        let factor = pack::query_factor(call.problem, self.columns.batch, self.columns.kv_head);
         // SAFETY: each part lies inside the scratch memory, and parts do not overlap.
         unsafe {
             self.at(self.scratch.results).write_bytes(0, call.block_m * call.problem.head_dim_v());

@@ -243,12 +243,13 @@ pub(super) unsafe fn rows(from: Source, stride: usize, count: usize, head_dim: u
     }
 }
 
-/// What Qᵀ is multiplied by: scores in units of log2 need no multiplication before each exponential, and with
+/// What Qᵀ is multiplied by for a sequence's key/value head: scores in units of log2 need no multiplication before each exponential, and with
 /// a softcap they are the argument of its tanh.
-pub(super) fn query_factor(problem: &Problem) -> f32 {
+pub(super) fn query_factor(problem: &Problem, batch: usize, kv_head: usize) -> f32 {
+    let scale = problem.scores().softmax_scale_of(batch, kv_head);
     match problem.softcap() {
-        0.0 => problem.softmax_scale() * LOG2_E,
-        softcap => problem.softmax_scale() / softcap,
+        0.0 => scale * LOG2_E,
+        softcap => scale / softcap,
     }
 }
 
@@ -427,7 +428,7 @@ pub(super) unsafe fn result(
 ) {
     let (head, seq) = columns.query(problem, columns.first + lane);
     let (factor, lse) = finish(max, sum, problem.scores().sink(columns.batch, head));
-    let factor = problem.v_descale() * factor;
+    let factor = problem.scores().v_descale_of(columns.batch, columns.kv_head) * factor;
     for value in &mut *row {
         *value *= factor;
     }

@@ -176,7 +176,7 @@ impl Task<'_> {
     /// As [`Self::run`].
     unsafe fn scores(&self, scores: *mut f32, keys: usize) {
         let (call, head_dim, width) = (self.call, self.call.problem.head_dim(), self.width());
-        let factor = pack::query_factor(call.problem);
+        let factor = pack::query_factor(call.problem, self.columns.batch, self.columns.kv_head);
         // SAFETY: K has `keys` rows, and the scores have as many of this width.
         unsafe {
             pack::queries(

@@ -1,12 +1,10 @@
 //! The storage type of a cache, and what its elements are multiplied by where that is e4m3.
 
-use std::sync::Arc;
-
-use fa_kernels::params;
 use float8::F8E4M3;
 
+use crate::factor::{Factor, Factors};
 use crate::operation::Tensor;
-use crate::options::{Heads, MAX_SCALE, with_len};
+use crate::options::Heads;
 use crate::{DType, Element, Error, Result, TensorLayout};
 
 /// A cache in e4m3, with Q and O in a type of their own: what K and V were divided by before they were
@@ -14,28 +12,9 @@ use crate::{DType, Element, Error, Result, TensorLayout};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct E4m3Cache {
     /// Of K.
-    pub k_descale: CacheDescale,
+    pub k_descale: Factor,
     /// Of V.
-    pub v_descale: CacheDescale,
-}
-
-/// What the elements of K or V in e4m3 are multiplied by, from 2⁻¹²⁶ to 2⁶⁴.
-#[derive(Clone, Debug, PartialEq)]
-pub enum CacheDescale {
-    /// All of them.
-    Tensor(f32),
-    /// Those of each key/value head: `[Hkv]` or `[B, Hkv]`, contiguous.
-    Heads(Vec<f32>),
-    /// As [`Self::Heads`], fp32 values that the device alone has, and how many. Runs on host tensors refuse
-    /// them.
-    OnDevice(usize),
-}
-
-impl Default for CacheDescale {
-    /// Elements are what they stand for.
-    fn default() -> Self {
-        Self::Tensor(1.0)
-    }
+    pub v_descale: Factor,
 }
 
 /// K or V on the host.
@@ -104,8 +83,8 @@ impl<'a, T: Element> CacheData<'a, T> {
 /// The factors of an [`E4m3Cache`], validated.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Descales {
-    pub(super) k: Descale,
-    pub(super) v: Descale,
+    pub(super) k: Factors,
+    pub(super) v: Factors,
 }
 
 impl Descales {
@@ -115,8 +94,8 @@ impl Descales {
     /// When there are not as many factors as heads, and when one is not positive or too large.
     pub(super) fn new(cache: &E4m3Cache, heads: Heads) -> Result<Self> {
         Ok(Self {
-            k: Descale::new("k_descale", &cache.k_descale, heads)?,
-            v: Descale::new("v_descale", &cache.v_descale, heads)?,
+            k: Factors::new("k_descale", &cache.k_descale, heads)?,
+            v: Factors::new("v_descale", &cache.v_descale, heads)?,
         })
     }
 
@@ -126,87 +105,6 @@ impl Descales {
     }
 }
 
-/// The factors of K or V.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Descale {
-    name: &'static str,
-    /// Of all heads, where there is no list.
-    tensor: f32,
-    list: Option<List>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-struct List {
-    /// None where the device alone has them.
-    values: Arc<[f32]>,
-    /// Values from one sequence to the next; 0 where all have the same.
-    batch_stride: usize,
-}
-
-impl Descale {
-    fn new(name: &'static str, descale: &CacheDescale, heads: Heads) -> Result<Self> {
-        let (values, len): (&[f32], _) = match descale {
-            CacheDescale::Tensor(value) => {
-                check(name, 0, *value)?;
-                return Ok(Self { name, tensor: *value, list: None });
-            }
-            CacheDescale::Heads(values) => (values, values.len()),
-            CacheDescale::OnDevice(len) => (&[], *len),
-        };
-        let batch_stride = with_len(name, len, heads)?;
-        values.iter().enumerate().try_for_each(|(index, &value)| check(name, index, value))?;
-        Ok(Self { name, tensor: 1.0, list: Some(List { values: values.into(), batch_stride }) })
-    }
-
-    /// Whether heads have factors of their own.
-    pub(super) const fn is_per_head(&self) -> bool {
-        self.list.is_some()
-    }
-
-    fn of(&self, batch: usize, kv_head: usize) -> f32 {
-        self.list.as_ref().map_or(self.tensor, |list| list.values[batch * list.batch_stride + kv_head])
-    }
-
-    /// The row of the table of tensors for the list, if there is one.
-    ///
-    /// # Errors
-    /// When the device alone has the values, and the error of `place`.
-    pub(super) fn place<'t>(
-        &'t self,
-        place: &mut dyn FnMut(Tensor<'t>) -> Result<u64>,
-    ) -> Result<Option<u64>> {
-        let Some(List { values, .. }) = &self.list else { return Ok(None) };
-        if values.is_empty() {
-            return Err(Error::HeadValuesOnDevice { name: self.name });
-        }
-        place(Tensor::list(self.name, values, values.len())).map(Some)
-    }
-
-    /// As kernels take it.
-    ///
-    /// # Errors
-    /// When the address of a list was left out.
-    pub(super) fn params(&self, address: Option<u64>) -> Result<params::CacheDescale> {
-        let per_head = match &self.list {
-            None => params::HeadValues::default(),
-            Some(list) => params::HeadValues {
-                address: address.ok_or(Error::MissingAddress { tensor: self.name })?,
-                batch_stride: list.batch_stride as u64,
-            },
-        };
-        Ok(params::CacheDescale { per_head, tensor: self.tensor })
-    }
-}
-
-/// Checks a factor.
-fn check(name: &'static str, index: usize, value: f32) -> Result<()> {
-    // A subnormal one is 0 to a GPU.
-    if value.is_normal() && (0.0..=MAX_SCALE).contains(&value) {
-        return Ok(());
-    }
-    Err(Error::CacheDescale { name, index, value, least: f32::MIN_POSITIVE, limit: MAX_SCALE })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,7 +112,7 @@ mod tests {
     use crate::forward::Outputs;
     use crate::{Plan, Tensors};
 
-    fn problem(k_descale: CacheDescale, v_descale: CacheDescale) -> Result<DecodeProblem> {
+    fn problem(k_descale: Factor, v_descale: Factor) -> Result<DecodeProblem> {
         let (q, k) = (TensorLayout::bshd(2, 1, 6, 16), TensorLayout::bshd(2, 40, 3, 16));
         let e4m3_cache = Some(E4m3Cache { k_descale, v_descale });
         let options = DecodeOptions { e4m3_cache, ..DecodeOptions::default() };
@@ -224,30 +122,24 @@ mod tests {
     #[test]
     fn factors_are_positive_and_one_for_each_head() {
         let message = |k, v| problem(k, v).unwrap_err().to_string();
-        let one = CacheDescale::default;
+        let one = Factor::default;
         let range = "1.1754944e-38 to 1.8446744e19 is needed";
         let lengths = "3 (one per head) or 6 (one per sequence and head) are needed";
+        assert_eq!(message(Factor::Tensor(0.0), one()), format!("k_descale: element 0 is 0.0; {range}"));
         assert_eq!(
-            message(CacheDescale::Tensor(0.0), one()),
-            format!("k_descale: element 0 is 0.0; {range}")
-        );
-        assert_eq!(
-            message(one(), CacheDescale::Heads(vec![1.0, 2.0, -1.0])),
+            message(one(), Factor::Heads(vec![1.0, 2.0, -1.0])),
             format!("v_descale: element 2 is -1.0; {range}")
         );
         assert_eq!(
-            message(one(), CacheDescale::Heads(vec![f32::NAN; 6])),
+            message(one(), Factor::Heads(vec![f32::NAN; 6])),
             format!("v_descale: element 0 is NaN; {range}")
         );
         assert_eq!(
-            message(CacheDescale::Heads(vec![1.0; 2]), one()),
+            message(Factor::Heads(vec![1.0; 2]), one()),
             format!("k_descale has 2 elements; {lengths}")
         );
-        assert_eq!(
-            message(one(), CacheDescale::OnDevice(12)),
-            format!("v_descale has 12 elements; {lengths}")
-        );
-        assert!(problem(CacheDescale::Heads(vec![1.0; 6]), CacheDescale::OnDevice(3)).is_ok());
+        assert_eq!(message(one(), Factor::OnDevice(12)), format!("v_descale has 12 elements; {lengths}"));
+        assert!(problem(Factor::Heads(vec![1.0; 6]), Factor::OnDevice(3)).is_ok());
     }
 
     #[test]
@@ -260,9 +152,9 @@ mod tests {
         };
         let (rounded, same) = (vec![F8E4M3::default(); 3840], vec![0.0_f32; 3840]);
         let (e4m3, f32) = (CacheData::E4m3(&rounded), CacheData::Same(&same[..]));
-        let of = problem(CacheDescale::default(), CacheDescale::OnDevice(3)).unwrap();
+        let of = problem(Factor::default(), Factor::OnDevice(3)).unwrap();
         assert_eq!(run(&of, e4m3, e4m3), Error::HeadValuesOnDevice { name: "v_descale" }.to_string());
-        let of = problem(CacheDescale::default(), CacheDescale::default()).unwrap();
+        let of = problem(Factor::default(), Factor::default()).unwrap();
         assert_eq!(run(&of, e4m3, f32), "v is in f32; the problem's cache is in e4m3");
         assert_eq!(of.cache_bytes(&DecodeInputs::new(&same, e4m3, e4m3)), 7680);
     }

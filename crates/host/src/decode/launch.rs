@@ -81,7 +81,7 @@ pub(crate) fn params(
     }
     // Keys are none of the packed ones.
     let cu_seqlens = cu_seqlens_q.map(|offsets| (offsets, 0));
-    let dense = Addresses { q, k, v, o, lse, workspace, per_head, cu_seqlens, seqused_k: None };
+    let dense = Addresses { q, k, v, o, lse, workspace, per_head, cu_seqlens, ..Addresses::default() };
     let mut descales = Default::default();
     if let Some(of) = problem.descales() {
         [("k", k), ("v", v)].into_iter().try_for_each(check_aligned)?;

@@ -11,7 +11,7 @@ mod problem;
 mod reference;
 mod widened;
 
-pub use cache::{CacheData, CacheDescale, E4m3Cache};
+pub use cache::{CacheData, E4m3Cache};
 pub use launch::DecodeAddresses;
 pub(crate) use launch::{dense_launch_params, params};
 pub(crate) use operation::without_merging;

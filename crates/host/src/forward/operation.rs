@@ -55,6 +55,7 @@ impl Operation for Problem {
             lse: lse.map(|lse| place(Tensor::output("lse", lse, contiguous))).transpose()?,
             workspace: place(Tensor::workspace(workspace(plan.kernel()), plan.workspace_bytes()))?,
             per_head: problem.scores().place(place)?,
+            descale: problem.scores().place_factors(place)?,
             cu_seqlens: place_cu_seqlens(problem, place)?,
             seqused_k: place_seqused_k(problem, place)?,
         })

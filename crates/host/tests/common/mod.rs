@@ -1,6 +1,7 @@
 //! Random attention problems and their tensors, for the property tests of every backend.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
+use flash_attention::forward::{Descale, Factor};
 use flash_attention::{
     Backend, BackendKind, DType, Element, Kernel, Options, Problem, TensorLayout, Tensors,
 };
@@ -56,6 +57,20 @@ pub struct Case {
     pub orders: [Order; 3],
     pub options: Options,
     pub seed: u64,
+}
+
+/// Factors of tensors in 8 bits, of their heads, and of each sequence's heads, as the case's seed has it.
+pub fn descale(case: &Case, factors: [f32; 3]) -> Descale {
+    let [batch, _, _, kv_heads, ..] = case.shape;
+    let mut kinds = (0..3).map(|tensor| (case.seed as usize).wrapping_add(tensor) % 3);
+    let [q, k, v] = factors.map(|factor| match kinds.next() {
+        Some(kind @ 1..) => {
+            let len = if kind == 1 { kv_heads } else { batch * kv_heads };
+            Factor::Heads((0..len).map(|head| factor * [1.0, 0.5, 1.25][head % 3]).collect())
+        }
+        _ => Factor::Tensor(factor),
+    });
+    Descale { q, k, v }
 }
 
 impl Case {

@@ -58,7 +58,7 @@ pub const fn cached_barriers(config: Sm90Config) -> u32 {
 /// with [`Sm90Config::shared_bytes`] bytes of shared memory.
 ///
 /// Of 8-bit types, V's maps are of what [`transpose`](super::transpose) made of it, in boxes of HEAD_DIM_V
-/// rows, and `params.v_descale` is their factor.
+/// rows; `params.descale` has the factors of all three.
 ///
 /// By [`ByRows`](super::alignment::ByRows), rows of Q, K and V lie no multiple of 16 bytes apart, equally far
 /// from one modulo 16 bytes, under a mask that hides nothing. Maps are of

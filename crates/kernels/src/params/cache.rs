@@ -2,7 +2,7 @@
 
 use core::hint::assert_unchecked;
 
-use super::{Divisor, HeadValues};
+use super::{Descale, Divisor};
 use crate::ptx::global;
 
 /// The most splits of a sequence's keys: four for each lane of a warp that merges them.
@@ -34,39 +34,9 @@ pub struct CacheParams {
     /// of head r mod 2^`head_bits` of those.
     pub head_bits: u32,
     /// What K was divided by before it was rounded to 8 bits.
-    pub k_descale: CacheDescale,
+    pub k_descale: Descale,
     /// What V was divided by.
-    pub v_descale: CacheDescale,
-}
-
-/// What the elements of K or V in 8 bits are multiplied by.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CacheDescale {
-    /// A value for each key/value head, fp32 `[Hkv]` or `[B, Hkv]`.
-    pub per_head: HeadValues,
-    /// Of all heads, where there are no such values.
-    pub tensor: f32,
-}
-
-impl Default for CacheDescale {
-    /// Elements are what they stand for.
-    fn default() -> Self {
-        Self { per_head: HeadValues::default(), tensor: 1.0 }
-    }
-}
-
-impl CacheDescale {
-    /// That of a sequence's key/value head.
-    ///
-    /// # Safety
-    /// The values, where there are some, are readable, and the head is one of theirs.
-    #[inline(always)]
-    pub unsafe fn of(&self, batch: u32, kv_head: u32) -> f32 {
-        // SAFETY: as the caller says.
-        let of_head = unsafe { self.per_head.of(batch, kv_head) };
-        if self.per_head.are_there() { of_head } else { self.tensor }
-    }
+    pub v_descale: Descale,
 }
 
 /// A page table: key j of sequence b is row j mod `page_size` of page `table[b][j / page_size]`.

@@ -2,7 +2,7 @@
 
 use fa_kernels::entries::entries;
 use flash_attention::accuracy::Accuracy;
-use flash_attention::forward::{Descale, Dropout};
+use flash_attention::forward::{Descale, Dropout, Factor};
 use flash_attention::reference::{self, Row};
 use flash_attention::{
     DType, Device, Element, Kernel, Options, Plan, Problem, Request, TensorLayout, Tensors,
@@ -62,8 +62,21 @@ impl Attention {
         problem.on_device(bounds).map(Some)
     }
 
+    fn sequences(&self) -> usize {
+        if self.sequences.is_empty() { self.batch } else { self.sequences.len() }
+    }
+
+    /// Factors of Q, K and V.
+    fn factors(&self) -> Option<[Factor; 3]> {
+        let of = |factor: f32| match self.descale_of.len(self.kv_heads, self.sequences()) {
+            Some(len) => Factor::Heads((0..len).map(|index| factor * [1.0, 0.5, 1.3][index % 3]).collect()),
+            None => Factor::Tensor(factor),
+        };
+        self.descale.map(|factors| factors.map(of))
+    }
+
     fn options(&self) -> Options {
-        let sequences = if self.sequences.is_empty() { self.batch } else { self.sequences.len() };
+        let sequences = self.sequences();
         let values = |list: HeadList| list.len(self.heads(), sequences);
         let seed = self.seed.0;
         Options {
@@ -73,7 +86,7 @@ impl Attention {
             softcap: self.softcap,
             alibi_slopes: values(self.alibi).map(alibi_slopes),
             sinks: values(self.sinks).map(sinks),
-            descale: self.descale.map(|[q, k, v]| Descale { q, k, v }),
+            descale: self.factors().map(|[q, k, v]| Descale { q, k, v }),
             dropout: (self.dropout != 0.0).then_some(Dropout {
                 probability: self.dropout,
                 seed,
@@ -188,10 +201,20 @@ pub(super) fn place_inputs<T: Element>(
     let slots = [place(q, case.q.offset), place(k, case.k.offset), place(v, case.v.offset)];
     let words = |image: &mut Image, len| image.reserve((len, 4), case.v.offset);
     let per_head = HeadLists::reserve(problem.per_head(), image, case.v.offset);
+    let factors = case.factors().unwrap_or_default();
+    let descale = factors.each_ref().map(|factor| match factor {
+        Factor::Heads(values) => Some(words(image, values.len())),
+        _ => None,
+    });
     let cu_seqlens = problem.cu_seqlens().map(|(q, k)| [words(image, q.len()), words(image, k.len())]);
     let seqused_k = problem.seqused_k().map(|used| words(image, used.len()));
     fill_inputs::<T>(image, case, problem, slots);
     per_head.put(image);
+    for (factor, slot) in factors.iter().zip(descale) {
+        if let (Factor::Heads(values), Some(slot)) = (factor, slot) {
+            image.put(slot, values.iter().map(|value| value.to_ne_bytes()));
+        }
+    }
     if let (Some(slots), Some((q, k))) = (cu_seqlens, problem.cu_seqlens()) {
         image.put(slots[0], q.iter().map(|offset| offset.to_ne_bytes()));
         image.put(slots[1], k.iter().map(|offset| offset.to_ne_bytes()));
@@ -199,7 +222,7 @@ pub(super) fn place_inputs<T: Element>(
     if let (Some(slot), Some(used)) = (seqused_k, problem.seqused_k()) {
         image.put(slot, used.iter().map(|used| used.to_ne_bytes()));
     }
-    (slots, Extras { per_head: per_head.slots, cu_seqlens, seqused_k })
+    (slots, Extras { per_head: per_head.slots, descale, cu_seqlens, seqused_k })
 }
 
 fn fill_inputs<T: Element>(image: &mut Image, case: &Attention, problem: &Problem, slots: [Slot; 3]) {

@@ -123,6 +123,8 @@ pub(super) struct Attention {
     /// Probability.
     pub(super) dropout: f32,
     pub(super) descale: Option<[f32; 3]>,
+    /// Of key/value heads, which the factors are multiplied with.
+    pub(super) descale_of: HeadList,
     pub(super) no_lse: bool,
     /// Of Q and K.
     pub(super) scores: Data,
@@ -169,6 +171,7 @@ impl Default for Attention {
             sinks: HeadList::Off,
             dropout: 0.0,
             descale: None,
+            descale_of: HeadList::Off,
             no_lse: false,
             scores: Data::Normal,
             values: Data::Normal,

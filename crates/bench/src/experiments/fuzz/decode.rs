@@ -2,8 +2,9 @@
 
 use flash_attention::accuracy::Accuracy;
 use flash_attention::decode::{
-    CacheDescale, DecodeInputs, DecodeKernel, DecodeOptions, DecodeProblem, DecodeRequest, E4m3Cache,
+    DecodeInputs, DecodeKernel, DecodeOptions, DecodeProblem, DecodeRequest, E4m3Cache,
 };
+use flash_attention::forward::Factor;
 use flash_attention::reference;
 use flash_attention::{DType, Element, Options, Plan, TensorLayout, Tensors};
 use float8::F8E4M3;
@@ -120,11 +121,11 @@ impl Decode {
     }
 
     /// Factors from 0.25 to 3.
-    fn descale(&self, list: HeadList) -> CacheDescale {
+    fn descale(&self, list: HeadList) -> Factor {
         let value = |index: usize| [0.5, 3.0, 0.25, 1.0, 1.3][index % 5];
         match list.len(self.kv_heads, self.used.len()) {
-            Some(len) => CacheDescale::Heads((0..len).map(value).collect()),
-            None => CacheDescale::Tensor(value(self.group)),
+            Some(len) => Factor::Heads((0..len).map(value).collect()),
+            None => Factor::Tensor(value(self.group)),
         }
     }
 
@@ -230,7 +231,7 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
     let per_head = HeadLists::reserve(dense.per_head(), &mut memory.inputs, case.q.offset);
     let descales = [case.descale(case.k_descale), case.descale(case.v_descale)];
     let descale_slots = descales.each_ref().map(|list| match list {
-        CacheDescale::Heads(values) if case.e4m3_cache => {
+        Factor::Heads(values) if case.e4m3_cache => {
             Some(memory.inputs.reserve((values.len(), 4), case.q.offset))
         }
         _ => None,
@@ -245,7 +246,7 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
     }
     memory.inputs.put(offsets_slot, offsets.iter().map(|word| word.to_ne_bytes()));
     for (list, slot) in descales.iter().zip(descale_slots) {
-        if let (CacheDescale::Heads(values), Some(slot)) = (list, slot) {
+        if let (Factor::Heads(values), Some(slot)) = (list, slot) {
             memory.inputs.put(slot, values.iter().map(|value| value.to_ne_bytes()));
         }
     }

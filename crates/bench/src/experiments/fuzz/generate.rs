@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn every_feature_is_drawn() {
         let mut forward = 0;
-        let mut met = [false; 18];
+        let mut met = [false; 19];
         for case in cases(BackendKind::Cuda, Some(Operation::Forward)) {
             let Case::Forward(case) = case else { unreachable!("only these were asked for") };
             forward += 1;
@@ -82,6 +82,7 @@ mod tests {
                 case.o.offset % 2 == 1,
                 !case.run.is_empty(),
                 case.dtype == DType::E4m3,
+                case.descale.is_some() && case.descale_of != HeadList::Off,
                 case.scores == Data::Huge,
                 case.slack.is_some(),
                 case.sequences.is_empty() && !case.used.is_empty(),
@@ -89,7 +90,7 @@ mod tests {
             ];
             met.iter_mut().zip(of_case).for_each(|(met, has)| *met |= has);
         }
-        assert_eq!((forward, met), (400, [true; 18]));
+        assert_eq!((forward, met), (400, [true; 19]));
         let mut met = [false; 10];
         for case in cases(BackendKind::Cuda, Some(Operation::Backward)) {
             let Case::Backward(case) = case else { unreachable!("only these were asked for") };

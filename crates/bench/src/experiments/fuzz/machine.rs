@@ -71,6 +71,7 @@ impl<'a> HeadLists<'a> {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Extras {
     pub(super) per_head: PerHead<Slot>,
+    pub(super) descale: [Option<Slot>; 3],
     pub(super) cu_seqlens: Option<[Slot; 2]>,
     pub(super) seqused_k: Option<Slot>,
 }
@@ -314,6 +315,7 @@ impl Extras {
     fn addresses(&self, places: Places) -> Addresses {
         Addresses {
             per_head: addresses(self.per_head, places),
+            descale: self.descale.map(|slot| slot.map(|slot| places.input(slot))),
             cu_seqlens: self.cu_seqlens.map(|[q, k]| (places.input(q), places.input(k))),
             seqused_k: self.seqused_k.map(|used| places.input(used)),
             workspace: places.workspace,

@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use flash_attention::forward::{Descale, Dropout};
+use flash_attention::forward::{Descale, Dropout, Factor};
 use flash_attention::{DType, Options, Problem, Result, Tensors};
 
 mod small;
@@ -232,7 +232,7 @@ impl Case {
         let sinks = has_sinks.then(|| sinks(if self.index.is_multiple_of(2) { values } else { heads }));
         let alibi_slopes = alibi.then(|| alibi_slopes(values));
         let dropout = Some(Dropout { probability: dropout, seed: 1 << 40, offset: 7 });
-        let descale = (dtype == DType::E4m3).then_some(Descale { q: 0.5, k: 1.5, v: 3.0 });
+        let descale = (dtype == DType::E4m3).then(|| self.descale());
         let options =
             Options { causal, window, softcap, alibi_slopes, sinks, dropout, descale, ..Options::default() };
         let tensors = Tensors { q: q(head_dim), k: k(head_dim), v: k(head_dim_v), o: q(head_dim_v) };
@@ -242,6 +242,18 @@ impl Case {
             Problem::new(tensors, dtype, options)?
         };
         if used { problem.with_seqused_k(&used_keys(&problem)) } else { Ok(problem) }
+    }
+
+    /// Factors of tensors, of heads, and of each sequence's heads.
+    fn descale(&self) -> Descale {
+        let of = |factor: f32, index: usize| match (self.index + index) % 3 {
+            0 => Factor::Tensor(factor),
+            lists => {
+                let len = if lists == 1 { self.kv_heads } else { self.batch * self.kv_heads };
+                Factor::Heads((0..len).map(|head| factor * [1.0, 0.5, 1.25][head % 3]).collect())
+            }
+        };
+        Descale { q: of(0.5, 0), k: of(1.5, 1), v: of(3.0, 2) }
     }
 
     /// Where the sequences of a packed batch begin, the longest of `longest` rows; every third from `empty` +

@@ -5,7 +5,8 @@ use std::ops::RangeInclusive;
 
 use anyhow::Result;
 use fa_kernels::entries::{Algorithm, Entry, entries};
-use flash_attention::decode::{CacheDescale, DecodeProblem, DecodeRequest, E4m3Cache};
+use flash_attention::decode::{DecodeProblem, DecodeRequest, E4m3Cache};
+use flash_attention::forward::Factor;
 use flash_attention::sim::Sim;
 use flash_attention::{Backend, BackendKind, DType, Device, Element, Options};
 use half::{bf16, f16};
@@ -298,7 +299,7 @@ impl Case {
         let mut e4m3_cache = e4m3.then(|| factors(&shape, index));
         if let (Algorithm::ForwardSm90Cached, Some(cache)) = (algorithm, &mut e4m3_cache) {
             // A factor for each head is of the entries that change scores.
-            cache.k_descale = CacheDescale::Tensor(0.5);
+            cache.k_descale = Factor::Tensor(0.5);
         }
         let problem = shape.problem_with(head_dim_v, options, e4m3_cache)?;
         let used = (!self.used.is_empty()).then(|| self.used.to_vec());
@@ -316,11 +317,11 @@ impl Case {
 
 /// Factors of a cache in e4m3: of all heads, of each, and of each sequence's.
 fn factors(shape: &Shape, index: usize) -> E4m3Cache {
-    let list = |len: usize| CacheDescale::Heads((0..len).map(|i| 0.25 + 0.5 * i as f32).collect());
+    let list = |len: usize| Factor::Heads((0..len).map(|i| 0.25 + 0.5 * i as f32).collect());
     let all = shape.batch * shape.kv_heads;
     let [k_descale, v_descale] = match index % 3 {
-        0 => [list(all), CacheDescale::Tensor(3.0)],
-        1 => [CacheDescale::Tensor(0.5), list(all)],
+        0 => [list(all), Factor::Tensor(3.0)],
+        1 => [Factor::Tensor(0.5), list(all)],
         _ => [list(shape.kv_heads), list(shape.kv_heads)],
     };
     E4m3Cache { k_descale, v_descale }

@@ -205,7 +205,7 @@ impl Task<'_> {
     /// As [`Self::run`]; the scores are those of the panel and of so many keys from the first on.
     unsafe fn change_scores(&self, panel: Columns, keys: (usize, usize)) -> f32 {
         let Call { problem, kernels, .. } = self.call;
-        let factor = pack::query_factor(problem);
+        let factor = pack::query_factor(problem, panel.batch, panel.kv_head);
         if factor > 0.0 && !problem.changes_scores() {
             return factor;
         }

@@ -132,7 +132,12 @@ impl Task<'_> {
         };
         let [first, second] = self.layouts(of_keys);
         let parts = [
-            (pair.first, first, scratch.first, pack::query_factor(problem)),
+            (
+                pair.first,
+                first,
+                scratch.first,
+                pack::query_factor(problem, self.owned.batch, self.owned.kv_head),
+            ),
             (pair.second, second, scratch.second, 1.0),
         ];
         // SAFETY: each part lies inside the scratch memory, and parts do not overlap.

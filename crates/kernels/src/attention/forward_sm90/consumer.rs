@@ -113,6 +113,8 @@ impl<T: Tile> Consumer<T> {
                 let attention = AttentionParams { softmax_scale: slots.softmax_scale(), ..params.attention };
                 let of_tile = PersistentParams { attention, ..*params };
                 self.main_loop(&of_tile, &slots.work(), slots.split())
+            } else if Self::IN_PARTS {
+                self.main_loop_of_descaled(params, &slots)
             } else {
                 let split = if T::IN_CACHE { slots.split() } else { 0 };
                 self.main_loop(params, &slots.work(), split)
@@ -310,13 +312,11 @@ impl<T: Tile> Consumer<T> {
         unsafe { self.softmax.step_in_turn::<_, MASKED>(&mut self.s, lost) }
     }
 
-    /// What [`OnlineSoftmax::finish`] does, with the factor of 8-bit V in 1/l, or that on weights that are
-    /// kept.
+    /// What [`OnlineSoftmax::finish`] does, with the factor on weights that are kept.
     #[inline(always)]
     fn finish(&self, params: &PersistentParams, row: usize) -> (f32, f32) {
         // SAFETY: all lanes of the warp are here.
         let (factor, lse) = unsafe { self.softmax.finish(row) };
-        let factor = if Self::IN_PARTS { factor * params.v_descale } else { factor };
         (if T::DROPOUT { factor * params.attention.dropout.scale } else { factor }, lse)
     }
 

@@ -25,6 +25,7 @@ pub(super) fn forward(draw: &mut Draw, backend: BackendKind, size: Size) -> Atte
     let mut case = drawn(draw, dtype, size);
     case.descale = (is_e4m3 && draw.once_in(2))
         .then(|| [0.5, 1.5, 3.0].map(|factor| factor * draw.pick(&[0.25, 1.0, 2.0])));
+    case.descale_of = if is_e4m3 { head_list(draw, 2) } else { HeadList::Off };
     case.no_lse = draw.once_in(6);
     case.batch_invariant = draw.once_in(8);
     if is_e4m3 && backend != BackendKind::Cpu && !draw.once_in(12) {

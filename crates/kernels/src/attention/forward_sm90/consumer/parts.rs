@@ -6,15 +6,35 @@
 
 use super::Consumer;
 use crate::attention::forward_sm90::key_blocks::KeyBlocks;
+use crate::attention::forward_sm90::scheduler::TileSlots;
 use crate::attention::forward_sm90::tile::{KeyStages, Tile, ValueBlock};
 use crate::hopper::ring::Ring;
-use crate::params::PersistentParams;
+use crate::params::{AttentionParams, Descale, PersistentParams};
 use crate::ptx::math;
 use crate::ptx::wgmma::Accumulator;
 use crate::registers::Registers as _;
 use crate::tile::panels::Panels;
 
 impl<T: Tile> Consumer<T> {
+    /// [`Self::main_loop`] with the factors of the tile's heads, V's in 1/l.
+    #[inline(always)]
+    pub(super) fn main_loop_of_descaled(
+        &mut self,
+        params: &PersistentParams,
+        slots: &TileSlots,
+    ) -> [(f32, f32); 2] {
+        let [q, k, v] = params.descale;
+        let attention = params.attention;
+        // SAFETY: the factors that the launch describes are readable, and the head is one of theirs.
+        let factor = |of: &Descale| unsafe { of.of(slots.keys().batch, slots.keys().head) };
+        let softmax_scale = attention.softmax_scale * factor(&q) * factor(&k);
+        let of_tile =
+            PersistentParams { attention: AttentionParams { softmax_scale, ..attention }, ..*params };
+        let finished = self.main_loop(&of_tile, &slots.work(), 0);
+        let v = factor(&v);
+        finished.map(|(factor, lse)| (factor * v, lse))
+    }
+
     /// Scores and P of a block, and its product with V. Q is left behind its product where that is Q's
     /// `last`.
     ///
