@@ -187,8 +187,8 @@ impl<T: Element> Expected<T> {
         reference::gather(problem, o, &self.rows)
     }
 
-    /// Judges `o`, laid out as the problem says, and `lse`, [B, H, Sq], made from scores with a relative error
-    /// of `score_roundoff`.
+    /// Judges `o`, laid out as the problem says, and `lse`, [B, H, Sq], made from scores with a relative
+    /// error of `score_roundoff`.
     ///
     /// # Panics
     /// When a buffer is shorter than its view.

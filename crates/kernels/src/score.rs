@@ -132,8 +132,8 @@ pub enum Side {
 }
 
 impl Side {
-    /// That of `keys` keys for `rows` rows: the first row's diagonal lies `diagonal` to the right of the first
-    /// key, modulo 2^32.
+    /// That of `keys` keys for `rows` rows: the first row's diagonal lies `diagonal` to the right of the
+    /// first key, modulo 2^32.
     #[inline(always)]
     pub const fn of(diagonal: u32, rows: u32, keys: u32) -> Self {
         if diagonal as i32 >= keys as i32 - 1 {

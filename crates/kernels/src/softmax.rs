@@ -231,8 +231,8 @@ impl<const LANES: u32, P: Weight> OnlineSoftmax<[f32; 2], LANES, P> {
     /// As [`Self::step`] of scores that lie in turn, two of the one row and two of the other: both rows at
     /// once, so that no instruction waits for the one before. The scale is positive.
     ///
-    /// Unless the rows are `MASKED`, both have seen a key when this returns. This thread's scores of a row are
-    /// what it has `lost` too high.
+    /// Unless the rows are `MASKED`, both have seen a key when this returns. This thread's scores of a row
+    /// are what it has `lost` too high.
     ///
     /// # Safety
     /// All 32 lanes of the warp call this together.

@@ -31,7 +31,7 @@ pub enum Rule {
     Call,
     /// Another number of barriers than the source has: a copied barrier hangs the block.
     Barriers,
-    /// No wait in an entry whose launch begins before the one in front of it has ended: it would race with that.
+    /// No wait in an entry whose launch begins before the one in front has ended: it would race with that.
     NoWait,
     /// wgmma instructions that ptxas runs one after another (its C75xx messages).
     WgmmaSerialised,

@@ -243,8 +243,8 @@ pub(super) unsafe fn rows(from: Source, stride: usize, count: usize, head_dim: u
     }
 }
 
-/// What Qᵀ is multiplied by for a sequence's key/value head: scores in units of log2 need no multiplication before each exponential, and with
-/// a softcap they are the argument of its tanh.
+/// What Qᵀ is multiplied by for a sequence's key/value head: scores in units of log2 need no multiplication
+/// before each exponential, and with a softcap they are the argument of its tanh.
 pub(super) fn query_factor(problem: &Problem, batch: usize, kv_head: usize) -> f32 {
     let scale = problem.scores().softmax_scale_of(batch, kv_head);
     match problem.softcap() {

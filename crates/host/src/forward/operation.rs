@@ -141,8 +141,8 @@ impl Plan {
     }
 
     /// The relative error of scores between Q·Kᵀ and the softmax: the storage type's where they pass through
-    /// device memory, that of the device's tanh where a softcap goes through it, fp32's elsewhere. It bounds how
-    /// accurate `lse` can be.
+    /// device memory, that of the device's tanh where a softcap goes through it, fp32's elsewhere. It bounds
+    /// how accurate `lse` can be.
     pub fn score_roundoff(&self) -> f64 {
         score_roundoff(self.launches(), self.problem())
     }
