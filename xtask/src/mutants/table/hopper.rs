@@ -49,12 +49,6 @@ pub(super) const FAMILIES: &[Family] = &[
                 "self.pass_over(seen.begin);",
                 "",
             ),
-            defect(
-                "v_descale",
-                "the factor of 8-bit V is forgotten",
-                "if Self::IN_PARTS { factor * params.v_descale } else { factor }",
-                "factor",
-            ),
         ],
     },
     Family {
@@ -68,6 +62,25 @@ pub(super) const FAMILIES: &[Family] = &[
                 "ALiBi counts from one key further",
                 "blocks.mask.place(T::BLOCK_M >> bits, blocks.first_key(block))",
                 "blocks.mask.place(T::BLOCK_M >> bits, blocks.first_key(block) + 1)",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/forward_sm90/consumer/parts.rs",
+        entries: "e4m3",
+        tests: &["hopper_e4m3"],
+        defects: &[
+            defect(
+                "v_descale",
+                "the factor of 8-bit V is forgotten",
+                "finished.map(|(factor, lse)| (factor * v, lse))",
+                "finished",
+            ),
+            defect(
+                "q_descale",
+                "that of Q is forgotten",
+                "attention.softmax_scale * factor(&q)",
+                "attention.softmax_scale",
             ),
         ],
     },
