@@ -210,9 +210,10 @@ pub(super) const FAMILIES: &[Family] = &[
                 "diagonal.wrapping_add(row(0))",
                 "diagonal.wrapping_add(row(0) + 1)",
             ),
-            defect(
+            nth(
                 "softcap_scale",
                 "softcap does not divide before tanh",
+                1,
                 "params.softmax_scale * math::reciprocal(params.softcap)",
                 "params.softmax_scale",
             ),
