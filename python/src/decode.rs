@@ -2,8 +2,8 @@
 
 use flash_attention::cuda::Stream;
 use flash_attention::decode::{
-    CacheData, DecodeAddresses, DecodeInputs, DecodeOptions, DecodePlan, DecodeProblem,
-    DecodeRequest, E4m3Cache,
+    CacheData, DecodeAddresses, DecodeInputs, DecodeOptions, DecodePlan, DecodeProblem, DecodeRequest,
+    E4m3Cache,
 };
 use flash_attention::forward::{Factor, Outputs, PerHead};
 use flash_attention::{DType, Element};
