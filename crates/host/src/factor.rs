@@ -1,11 +1,10 @@
 //! What the elements of tensors in 8 bits are multiplied by.
 
-use std::sync::Arc;
-
 use fa_kernels::params;
 
+use crate::head_values::{HeadValues, Heads};
 use crate::operation::Tensor;
-use crate::options::{Heads, MAX_SCALE, with_len};
+use crate::options::MAX_SCALE;
 use crate::{Error, Result};
 
 /// What the elements of a tensor in e4m3 are multiplied by, from 2⁻¹²⁶ to 2⁶⁴: what they were divided by
@@ -40,15 +39,7 @@ pub(crate) struct Factors {
     name: &'static str,
     /// Of all heads, where there is no list.
     tensor: f32,
-    list: Option<List>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-struct List {
-    /// None where the device alone has them.
-    values: Arc<[f32]>,
-    /// Values from one sequence to the next; 0 where all have the same.
-    batch_stride: usize,
+    list: Option<HeadValues>,
 }
 
 impl Factors {
@@ -57,17 +48,16 @@ impl Factors {
     /// # Errors
     /// When there are not as many factors as heads, and when one is not positive or too large.
     pub(crate) fn new(name: &'static str, descale: &Factor, heads: Heads) -> Result<Self> {
-        let (values, len): (&[f32], _) = match descale {
+        let list = match descale {
             Factor::Tensor(value) => {
                 check(name, 0, *value)?;
                 return Ok(Self { name, tensor: *value, list: None });
             }
-            Factor::Heads(values) => (values, values.len()),
-            Factor::OnDevice(len) => (&[], *len),
+            Factor::Heads(values) => HeadValues::of_values(name, values, heads)?,
+            Factor::OnDevice(len) => HeadValues::with_len(name, *len, heads)?,
         };
-        let batch_stride = with_len(name, len, heads)?;
-        values.iter().enumerate().try_for_each(|(index, &value)| check(name, index, value))?;
-        Ok(Self { name, tensor: 1.0, list: Some(List { values: values.into(), batch_stride }) })
+        list.values.iter().enumerate().try_for_each(|(index, &value)| check(name, index, value))?;
+        Ok(Self { name, tensor: 1.0, list: Some(list) })
     }
 
     /// Whether heads have factors of their own.
@@ -77,7 +67,7 @@ impl Factors {
 
     /// That of a sequence's head.
     pub(crate) fn of(&self, batch: usize, kv_head: usize) -> f32 {
-        self.list.as_ref().map_or(self.tensor, |list| list.values[batch * list.batch_stride + kv_head])
+        self.list.as_ref().map_or(self.tensor, |list| list.of(batch, kv_head))
     }
 
     /// That of all heads; 1 where they have their own.
@@ -87,10 +77,7 @@ impl Factors {
 
     /// Refuses a list that the device alone has.
     pub(crate) fn check_on_host(&self) -> Result<()> {
-        match &self.list {
-            Some(list) if list.values.is_empty() => Err(Error::HeadValuesOnDevice { name: self.name }),
-            _ => Ok(()),
-        }
+        self.list.as_ref().map_or(Ok(()), |list| list.check_on_host(self.name))
     }
 
     /// The row of the table of tensors for the list, if there is one.
@@ -101,9 +88,9 @@ impl Factors {
         &'t self,
         place: &mut dyn FnMut(Tensor<'t>) -> Result<u64>,
     ) -> Result<Option<u64>> {
-        let Some(List { values, .. }) = &self.list else { return Ok(None) };
+        let Some(list) = &self.list else { return Ok(None) };
         self.check_on_host()?;
-        place(Tensor::list(self.name, values, values.len())).map(Some)
+        place(Tensor::list(self.name, &list.values, list.len)).map(Some)
     }
 
     /// As kernels take it.
@@ -111,13 +98,7 @@ impl Factors {
     /// # Errors
     /// When the address of a list was left out.
     pub(crate) fn params(&self, address: Option<u64>) -> Result<params::Descale> {
-        let per_head = match &self.list {
-            None => params::HeadValues::default(),
-            Some(list) => params::HeadValues {
-                address: address.ok_or(Error::MissingAddress { tensor: self.name })?,
-                batch_stride: list.batch_stride as u64,
-            },
-        };
+        let per_head = HeadValues::params(self.list.as_ref(), self.name, address)?;
         Ok(params::Descale { per_head, tensor: self.tensor })
     }
 }

@@ -62,6 +62,7 @@ mod error;
 mod factor;
 pub mod forward;
 pub mod gemm;
+mod head_values;
 mod launch;
 mod layout;
 pub mod merge;

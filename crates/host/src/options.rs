@@ -2,12 +2,12 @@
 
 use std::convert::Infallible;
 use std::ops::Range;
-use std::sync::Arc;
 
 use fa_kernels::params;
 
 use crate::factor::{Factor, Factors};
 use crate::forward::Dropout;
+use crate::head_values::{HeadValues, Heads};
 use crate::operation::Tensor;
 use crate::{DType, Error, Result};
 
@@ -136,7 +136,7 @@ impl Scores {
             sinks: of("sinks", sinks, on_device.sinks)?,
         };
         let scores = Self { softmax_scale, softcap, v_descale, factors, per_head };
-        if scores.has_factors_of_heads() && scores.check_on_host().is_ok() {
+        if scores.has_factors_of_heads() {
             for (batch, kv_head) in
                 (0..heads.batch).flat_map(|batch| (0..kv_heads).map(move |of| (batch, of)))
             {
@@ -148,9 +148,10 @@ impl Scores {
         Ok(scores)
     }
 
-    /// Whether heads have factors of their own.
+    /// Whether heads have factors of their own, all of which the host has.
     fn has_factors_of_heads(&self) -> bool {
-        self.factors.as_ref().is_some_and(|factors| factors.iter().any(Factors::is_per_head))
+        let on_host = |of: &[Factors; 3]| of.iter().all(|factors| factors.check_on_host().is_ok());
+        self.factors.as_ref().is_some_and(|of| of.iter().any(Factors::is_per_head) && on_host(of))
     }
 
     /// Factor on Q·Kᵀ as it is stored, of a sequence's key/value head.
@@ -249,12 +250,8 @@ impl Scores {
 
     /// Refuses lists whose values the device alone has.
     pub(crate) fn check_on_host(&self) -> Result<()> {
-        let check = |name, list: &HeadValues| match list.values.len() {
-            0 => Err(Error::HeadValuesOnDevice { name }),
-            _ => Ok(()),
-        };
         self.factors.iter().flatten().try_for_each(Factors::check_on_host)?;
-        self.per_head.try_map(check).map(drop)
+        self.per_head.try_map(|name, list| list.check_on_host(name)).map(drop)
     }
 
     /// The rows of a table of tensors for the lists.
@@ -274,81 +271,12 @@ impl Scores {
     /// # Errors
     /// When an address that the problem needs was left out.
     pub(crate) fn params(&self, addresses: &PerHead<u64>) -> Result<params::PerHead> {
-        let list = |tensor, values: &Option<HeadValues>, address: Option<u64>| {
-            let Some(list) = values else { return Ok::<_, Error>(params::HeadValues::default()) };
-            let address = address.ok_or(Error::MissingAddress { tensor })?;
-            Ok(params::HeadValues { address, batch_stride: list.batch_stride as u64 })
-        };
         let PerHead { alibi_slopes, sinks } = &self.per_head;
         Ok(params::PerHead {
-            alibi_slopes: list("alibi_slopes", alibi_slopes, addresses.alibi_slopes)?,
-            sinks: list("sinks", sinks, addresses.sinks)?,
+            alibi_slopes: HeadValues::params(alibi_slopes.as_ref(), "alibi_slopes", addresses.alibi_slopes)?,
+            sinks: HeadValues::params(sinks.as_ref(), "sinks", addresses.sinks)?,
         })
     }
-}
-
-/// How many heads there are.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Heads {
-    /// Sequences.
-    pub(crate) batch: usize,
-    /// Heads of each.
-    pub(crate) heads: usize,
-}
-
-/// A value for each query head, of all sequences alike or of each its own.
-#[derive(Clone, Debug, PartialEq)]
-struct HeadValues {
-    /// None where the device alone has them.
-    values: Arc<[f32]>,
-    len: usize,
-    /// Values from one sequence to the next; 0 where all have the same.
-    batch_stride: usize,
-}
-
-impl HeadValues {
-    /// A list of these values, or of so many that the device has, if there is one.
-    fn of_list(
-        name: &'static str,
-        values: Option<&[f32]>,
-        on_device: Option<usize>,
-        heads: Heads,
-    ) -> Result<Option<Self>> {
-        match (values, on_device) {
-            (Some(_), Some(_)) => Err(Error::HeadValuesTwice { name }),
-            (Some(values), None) => Self::new(name, values, heads).map(Some),
-            (None, Some(len)) => Self::with_len(name, len, heads).map(Some),
-            (None, None) => Ok(None),
-        }
-    }
-
-    fn with_len(name: &'static str, len: usize, heads: Heads) -> Result<Self> {
-        Ok(Self { values: Arc::default(), len, batch_stride: with_len(name, len, heads)? })
-    }
-
-    fn new(name: &'static str, values: &[f32], heads: Heads) -> Result<Self> {
-        let list = Self::with_len(name, values.len(), heads)?;
-        if let Some(index) = values.iter().position(|value| !value.is_finite()) {
-            return Err(Error::HeadValue { name, index, value: values[index] });
-        }
-        Ok(Self { values: Arc::from(values), ..list })
-    }
-
-    fn of(&self, batch: usize, head: usize) -> f32 {
-        self.values[batch * self.batch_stride + head]
-    }
-}
-
-/// Values from one sequence to the next in a list of `len`: none where all sequences have the same.
-///
-/// # Errors
-/// When the list has neither a value for each head nor one for each sequence and head.
-pub(crate) fn with_len(name: &'static str, len: usize, Heads { batch, heads }: Heads) -> Result<usize> {
-    let all = batch.saturating_mul(heads);
-    if len != heads && len != all {
-        return Err(Error::HeadValues { name, len, heads, all });
-    }
-    Ok(if len > heads { heads } else { 0 })
 }
 
 /// Checks a factor on Q·Kᵀ.

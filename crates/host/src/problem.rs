@@ -6,7 +6,8 @@ use std::sync::Arc;
 use fa_kernels::params;
 
 use crate::forward::Dropout;
-use crate::options::{Heads, Options, PerHead, Scores};
+use crate::head_values::Heads;
+use crate::options::{Options, PerHead, Scores};
 use crate::used_keys::UsedKeys;
 use crate::varlen::Sequences;
 use crate::{DType, Error, Result, TensorLayout};

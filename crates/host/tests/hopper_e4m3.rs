@@ -5,7 +5,7 @@ mod common;
 
 use common::{Case, Order, case, descale, untouched_outside};
 use fa_kernels::entries::{Algorithm, Entry};
-use flash_attention::forward::{Descale, Dropout, Factor, Outputs};
+use flash_attention::forward::{Descale, Dropout, Factor, Outputs, PerHead};
 use flash_attention::sim::Sim;
 use flash_attention::{DType, Device, Error, Kernel, Options, Plan, Problem, Request, accuracy, reference};
 use float8::F8E4M3;
@@ -226,6 +226,31 @@ fn factors_are_positive_and_for_e4m3_alone() {
         "k_descale has 2 elements; 1 (one per head) or 1 (one per sequence and head) are needed"
     );
     assert_eq!(refused(DType::F16, 1.0.into()), "descale is for e4m3, not f16");
+    // The scale of each head counts, also where the device alone has other lists.
+    let options = Options {
+        descale: Some(Descale { k: Factor::Heads(vec![1e19]), ..Descale::default() }),
+        on_device: PerHead { alibi_slopes: Some(1), ..PerHead::default() },
+        softmax_scale: Some(10.0),
+        ..Options::default()
+    };
+    let error = Problem::new(tensors, DType::E4m3, options).unwrap_err();
+    assert!(matches!(error, Error::SoftmaxScale { value, .. } if value > 9e19), "{error}");
+}
+
+/// With a softcap it is that of the device's tanh, on Hopper alone.
+#[test]
+fn scores_are_as_accurate_as_the_plan_says() {
+    let layout = flash_attention::TensorLayout::bshd(1, 200, 1, 64);
+    let tensors = flash_attention::Tensors { q: layout, k: layout, v: layout, o: layout };
+    let roundoff = |softcap, kernel| {
+        let problem = Problem::new(tensors, DType::F16, Options { softcap, ..Options::default() }).unwrap();
+        let request = Request { kernel: Some(kernel), ..Request::default() };
+        Plan::new(&problem, Sim::new(0).device(), &request).unwrap().score_roundoff()
+    };
+    assert_eq!(roundoff(9.0, Kernel::ForwardSm90), 1.0 / 65_536.0);
+    assert_eq!(roundoff(9.0, Kernel::ForwardSm80), DType::F32.roundoff());
+    assert_eq!(roundoff(0.0, Kernel::ForwardSm90), DType::F32.roundoff());
+    assert_eq!(roundoff(9.0, Kernel::Standard), DType::F16.roundoff());
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use float8::F8E4M3;
 
 use crate::factor::{Factor, Factors};
+use crate::head_values::Heads;
 use crate::operation::Tensor;
-use crate::options::Heads;
 use crate::{DType, Element, Error, Result, TensorLayout};
 
 /// A cache in e4m3, with Q and O in a type of their own: what K and V were divided by before they were

@@ -2,7 +2,7 @@
 
 use super::cache::{CacheData, Descales, E4m3Cache};
 use crate::forward::Dropout;
-use crate::options::Heads;
+use crate::head_values::Heads;
 use crate::{DType, Element, Error, Options, Problem, Result, TensorLayout, Tensors};
 
 /// The most query rows of a sequence that are few: so many are read with the keys of their heads once.

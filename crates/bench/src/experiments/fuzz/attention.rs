@@ -13,7 +13,7 @@ use super::case::{Attention, Data, HeadList};
 use super::data::{Source, huge};
 use super::draw::Draw;
 use super::image::{Image, Slot, Written};
-use super::machine::{Extras, ForwardCall, HeadLists, Machine, Memory};
+use super::machine::{Extras, FactorLists, ForwardCall, HeadLists, Machine, Memory};
 use super::outcome::{Failure, Kind, Stop};
 use super::place::{Place, spoiled};
 use crate::check::sample;
@@ -202,19 +202,12 @@ pub(super) fn place_inputs<T: Element>(
     let words = |image: &mut Image, len| image.reserve((len, 4), case.v.offset);
     let per_head = HeadLists::reserve(problem.per_head(), image, case.v.offset);
     let factors = case.factors().unwrap_or_default();
-    let descale = factors.each_ref().map(|factor| match factor {
-        Factor::Heads(values) => Some(words(image, values.len())),
-        _ => None,
-    });
+    let factors = FactorLists::reserve(&factors, image, case.v.offset);
     let cu_seqlens = problem.cu_seqlens().map(|(q, k)| [words(image, q.len()), words(image, k.len())]);
     let seqused_k = problem.seqused_k().map(|used| words(image, used.len()));
     fill_inputs::<T>(image, case, problem, slots);
     per_head.put(image);
-    for (factor, slot) in factors.iter().zip(descale) {
-        if let (Factor::Heads(values), Some(slot)) = (factor, slot) {
-            image.put(slot, values.iter().map(|value| value.to_ne_bytes()));
-        }
-    }
+    factors.put(image);
     if let (Some(slots), Some((q, k))) = (cu_seqlens, problem.cu_seqlens()) {
         image.put(slots[0], q.iter().map(|offset| offset.to_ne_bytes()));
         image.put(slots[1], k.iter().map(|offset| offset.to_ne_bytes()));
@@ -222,7 +215,7 @@ pub(super) fn place_inputs<T: Element>(
     if let (Some(slot), Some(used)) = (seqused_k, problem.seqused_k()) {
         image.put(slot, used.iter().map(|used| used.to_ne_bytes()));
     }
-    (slots, Extras { per_head: per_head.slots, descale, cu_seqlens, seqused_k })
+    (slots, Extras { per_head: per_head.slots, descale: factors.slots, cu_seqlens, seqused_k })
 }
 
 fn fill_inputs<T: Element>(image: &mut Image, case: &Attention, problem: &Problem, slots: [Slot; 3]) {

@@ -15,7 +15,7 @@ use super::case::{Decode, HeadList, Operation};
 use super::data::Source;
 use super::draw::Draw;
 use super::image::Slot;
-use super::machine::{DecodeCall, HeadLists, Machine, Memory};
+use super::machine::{DecodeCall, FactorLists, HeadLists, Machine, Memory};
 use super::outcome::{Failure, Stop};
 use super::place::{Place, spoiled};
 use crate::check::sample;
@@ -230,12 +230,8 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
         lists.tree_mask.as_ref().map(|mask| memory.inputs.reserve((2 * mask.len(), 4), case.q.offset));
     let per_head = HeadLists::reserve(dense.per_head(), &mut memory.inputs, case.q.offset);
     let descales = [case.descale(case.k_descale), case.descale(case.v_descale)];
-    let descale_slots = descales.each_ref().map(|list| match list {
-        Factor::Heads(values) if case.e4m3_cache => {
-            Some(memory.inputs.reserve((values.len(), 4), case.q.offset))
-        }
-        _ => None,
-    });
+    let descales = if case.e4m3_cache { descales } else { Default::default() };
+    let descales = FactorLists::reserve(&descales, &mut memory.inputs, case.q.offset);
     fill_inputs::<T>(memory, case, &problem, (&lists, inputs, [used_slot, table_slot]), &mut draw);
     per_head.put(&mut memory.inputs);
     if let (Some(mask), Some(slot)) = (&lists.tree_mask, mask_slot) {
@@ -245,11 +241,7 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
         );
     }
     memory.inputs.put(offsets_slot, offsets.iter().map(|word| word.to_ne_bytes()));
-    for (list, slot) in descales.iter().zip(descale_slots) {
-        if let (Factor::Heads(values), Some(slot)) = (list, slot) {
-            memory.inputs.put(slot, values.iter().map(|value| value.to_ne_bytes()));
-        }
-    }
+    descales.put(&mut memory.inputs);
     let outputs = &mut memory.outputs;
     let o_slot = outputs.reserve((o.span(), size_of::<T>()), case.o.offset);
     let lse_slot = (!case.no_lse).then(|| outputs.reserve((dense.lse_len(), 4), case.o.offset / 2));
@@ -262,7 +254,7 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
         page_table: lists.page_table.as_deref().map(|list| (list, table_slot)),
         tree_mask: lists.tree_mask.as_deref().zip(mask_slot),
         per_head: per_head.slots,
-        descales: descale_slots,
+        descales: descales.slots,
         o: o_slot,
         lse: lse_slot,
         schedule: case.schedule,

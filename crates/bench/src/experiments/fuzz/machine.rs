@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use flash_attention::backward::{BackwardAddresses, BackwardInputs, BackwardOutputs, BackwardPlan};
 use flash_attention::cuda::{Cuda, DeviceMemory, Stream};
 use flash_attention::decode::{CacheData, DecodeAddresses, DecodeInputs, DecodePlan};
-use flash_attention::forward::{Addresses, Outputs, PerHead};
+use flash_attention::forward::{Addresses, Factor, Outputs, PerHead};
 use flash_attention::gemm::{GemmAddresses, GemmPlan};
 use flash_attention::sim::Sim;
 use flash_attention::{Backend, DType, Device, Element, Plan};
@@ -63,6 +63,32 @@ impl<'a> HeadLists<'a> {
     pub(super) fn put(&self, image: &mut Image) {
         for (slot, list) in &self.values {
             image.put(*slot, list.iter().map(|value| value.to_ne_bytes()));
+        }
+    }
+}
+
+/// Factors of heads, which have places in the image of inputs.
+pub(super) struct FactorLists<'a, const N: usize> {
+    factors: &'a [Factor; N],
+    pub(super) slots: [Option<Slot>; N],
+}
+
+impl<'a, const N: usize> FactorLists<'a, N> {
+    /// As [`HeadLists::reserve`].
+    pub(super) fn reserve(factors: &'a [Factor; N], image: &mut Image, offset: usize) -> Self {
+        let slots = factors.each_ref().map(|factor| match factor {
+            Factor::Heads(values) => Some(image.reserve((values.len(), 4), offset)),
+            _ => None,
+        });
+        Self { factors, slots }
+    }
+
+    /// Writes them to their places.
+    pub(super) fn put(&self, image: &mut Image) {
+        for (factor, slot) in self.factors.iter().zip(self.slots) {
+            if let (Factor::Heads(values), Some(slot)) = (factor, slot) {
+                image.put(slot, values.iter().map(|value| value.to_ne_bytes()));
+            }
         }
     }
 }
