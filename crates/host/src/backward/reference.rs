@@ -148,14 +148,19 @@ struct RowPart<F> {
     dsink: F,
 }
 
+/// How far off O may be before it is stored, in roundings to fp32. Means of a few keys often lie halfway
+/// between two numbers of the storage type; there the row's sum in fp32, which all its elements are divided
+/// by, decides.
+const SLIPS: [f64; 3] = [0.0, -8.0, 8.0];
+
 /// How far delta, made from O as it is stored, moves dS of each key that a query row sees.
 struct OfStoredO {
     /// If elements are off by a roundoff, each in any direction.
     by_chance: Vec<f64>,
-    /// If elements are the exact ones, rounded.
-    by_rounding: Vec<f64>,
+    /// If elements are the exact ones, rounded: once for each of [`SLIPS`].
+    by_rounding: [Vec<f64>; SLIPS.len()],
     /// The same of the sink's part.
-    of_sink: [f64; 2],
+    of_sink: (f64, [f64; SLIPS.len()]),
     /// How far that, and storing dS and dQ, moves an element of dQ: [`Exact::dq_stored`] of a row.
     dq: f64,
 }
@@ -222,7 +227,8 @@ impl<'a> HeadInputs<'a> {
         let keys: Vec<_> = (0..self.k.len())
             .into_par_iter()
             .map(|key| {
-                let mut dk: [_; 4] = std::array::from_fn(|_| vec![0.0; self.problem.head_dim()]);
+                let mut dk: [_; 3 + SLIPS.len()] =
+                    std::array::from_fn(|_| vec![0.0; self.problem.head_dim()]);
                 let mut dv: [_; 2] = std::array::from_fn(|_| vec![0.0; self.problem.head_dim_v()]);
                 for ((row, moved, stored), (q, dout)) in rows.iter().zip(self.q.iter().zip(&self.dout)) {
                     let Some(at) = key.checked_sub(row.first).filter(|&at| at < row.p.len()) else {
@@ -236,27 +242,29 @@ impl<'a> HeadInputs<'a> {
                     add_magnitude(dk_moved, q, scale * moved.ds[at]);
                     add_partial_sum(dk_moved, dk_sum);
                     add_square(&mut dk[2], q, scale * stored.by_chance[at]);
-                    add(&mut dk[3], q, scale * stored.by_rounding[at]);
+                    for (dk, by_rounding) in dk[3..].iter_mut().zip(&stored.by_rounding) {
+                        add(dk, q, scale * by_rounding[at]);
+                    }
                 }
-                let [dk, mut dk_moved, by_chance, by_rounding] = dk;
+                let [dk, mut dk_moved, by_chance, by_rounding @ ..] = dk;
                 // Errors that rows have by chance are independent. That of rounding is the same in rows that
                 // are alike.
-                let stored = by_chance.iter().zip(by_rounding).map(|(square, sum)| square.sqrt() + sum.abs());
-                dk_moved.iter_mut().zip(stored).for_each(|(moved, stored)| *moved += stored);
+                for (at, moved) in dk_moved.iter_mut().enumerate() {
+                    *moved += by_chance[at].sqrt() + largest(by_rounding.iter().map(|sums| sums[at]));
+                }
                 ([dk, dk_moved], dv)
             })
             .collect();
         let mut exact = Exact::default();
         let mut most = [0.0_f64; 3];
-        let largest = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
         for (row, moved, stored) in rows {
-            most[0] = most[0].max(largest(&moved.dq));
+            most[0] = most[0].max(largest(moved.dq.iter().copied()));
             exact.dq_stored = exact.dq_stored.max(stored.dq);
             exact.gradients.dq.extend(row.dq);
         }
         for ([dk, dk_moved], [dv, dv_moved]) in keys {
-            most[1] = most[1].max(largest(&dk_moved));
-            most[2] = most[2].max(largest(&dv_moved));
+            most[1] = most[1].max(largest(dk_moved.iter().copied()));
+            most[2] = most[2].max(largest(dv_moved.iter().copied()));
             exact.gradients.dk.extend(dk);
             exact.gradients.dv.extend(dv);
         }
@@ -315,18 +323,17 @@ impl<'a> HeadInputs<'a> {
         }
         let delta_stored =
             self.delta_stored(seen.clone().zip(p.iter().zip(&kept).map(|(p, kept)| p * kept)), dout);
-        let (mut dsink, mut dsink_moved, mut of_sink) = (0.0, 0.0, [0.0; 2]);
+        let (mut dsink, mut dsink_moved, mut of_sink) = (0.0, 0.0, (0.0, [0.0; SLIPS.len()]));
         if has_sink {
             let p = (sink - lse).exp();
             dsink = -p * delta;
             // One for the product; terms of a sum in fp32 are rounded about as often as a tree is deep.
             let relative = lse_moved + sink.abs() + (sink - lse).abs() + 4.0;
             dsink_moved = relative * dsink.abs() + p * delta_moved;
-            of_sink = delta_stored.map(|delta| p * delta);
+            of_sink = (p * delta_stored.0, delta_stored.1.map(|delta| p * delta));
         }
-        let stored = delta_stored
-            .map(|delta| p.iter().zip(&slopes).map(|(p, slope)| p * slope * delta).collect::<Vec<_>>());
-        let [by_chance, by_rounding] = stored;
+        let of_keys = |delta| p.iter().zip(&slopes).map(|(p, slope)| p * slope * delta).collect::<Vec<_>>();
+        let (by_chance, by_rounding) = (of_keys(delta_stored.0), delta_stored.1.map(of_keys));
         let part = |p, dsink| RowPart {
             first: seen.start,
             p,
@@ -354,7 +361,7 @@ impl<'a> HeadInputs<'a> {
         let mut together = vec![0.0; problem.head_dim()];
         seen.zip(&by_chance).for_each(|(key, stored)| add(&mut together, &self.k[key], scale * stored));
         add_magnitude(&mut moved.dq, &together, 1.0);
-        let dq = self.dq_stored(&part, &by_rounding);
+        let dq = largest(by_rounding.iter().map(|by_rounding| self.dq_stored(&part, by_rounding)));
         (part, moved, OfStoredO { by_chance, by_rounding, of_sink, dq })
     }
 
@@ -383,14 +390,23 @@ impl<'a> HeadInputs<'a> {
     }
 
     /// About how far rounding O's elements to the storage type, independently of one another, moves delta,
-    /// and how far rounding the exact elements does; both in roundings to fp32. `weights` are those of V's
-    /// rows.
-    fn delta_stored(&self, weights: impl Iterator<Item = (usize, f64)>, dout: &[f64]) -> [f64; 2] {
+    /// and how far rounding the exact elements does, off by each of [`SLIPS`]; both in roundings to fp32.
+    /// `weights` are those of V's rows.
+    fn delta_stored(
+        &self,
+        weights: impl Iterator<Item = (usize, f64)>,
+        dout: &[f64],
+    ) -> (f64, [f64; SLIPS.len()]) {
         let mut o = vec![0.0; dout.len()];
         weights.for_each(|(key, weight)| add(&mut o, &self.v[key], weight));
         let squares = o.iter().zip(dout).map(|(o, dout)| (o * dout).powi(2)).sum::<f64>();
-        let rounded = o.iter().zip(dout).map(|(&o, dout)| ((self.round)(o) - o) * dout).sum::<f64>();
-        [self.stored / ROUNDOFF * squares.sqrt(), rounded / ROUNDOFF]
+        let rounded = SLIPS.map(|slip| {
+            // In fp32 a slip is an error of its own, which is counted elsewhere.
+            let near = if self.stored > ROUNDOFF { 1.0 + slip * ROUNDOFF } else { 1.0 };
+            let of_each = o.iter().zip(dout).map(|(&o, dout)| ((self.round)(near * o) - o) * dout);
+            of_each.sum::<f64>() / ROUNDOFF
+        });
+        (self.stored / ROUNDOFF * squares.sqrt(), rounded)
     }
 
     fn standard<T: Element>(&self) -> Gradients<T> {
@@ -485,6 +501,11 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 
 fn dot_of_magnitudes(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a * b).abs()).sum()
+}
+
+/// The largest magnitude.
+fn largest(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(f64::abs).fold(0.0, f64::max)
 }
 
 /// Sum of the magnitudes of the partial sums of a·b: what one rounding of each of them moves the last one by,

@@ -1,7 +1,7 @@
 use super::*;
 use crate::forward::Dropout;
 use crate::{DType, Options, TensorLayout, Tensors, reference};
-use half::f16;
+use half::{bf16, f16};
 
 /// Normal-like values, the same for the same seed.
 fn values(count: usize, seed: u64) -> Vec<f32> {
@@ -218,4 +218,38 @@ fn what_storage_costs_dq_is_what_was_derived() {
     let problem32 = problem(DType::F32);
     let inputs = GradientInputs { q: &q, k: &k, v: &values, dout: &dout, dlse: None };
     assert_eq!(problem32.exact(inputs, &problem32.heads()).dq_stored, 0.0);
+}
+
+/// O is the mean of two keys, often halfway between two numbers of bf16, and the same in all rows. A sum in
+/// fp32 that is off in its last bit rounds all ties of a row one way, so dK's errors of rows add up.
+#[test]
+fn ties_of_o_may_be_rounded_either_way() {
+    let (rows, columns) = (32, 41);
+    let (qk, of_v) =
+        (|rows| TensorLayout::bshd(1, rows, 1, 1), |rows| TensorLayout::bshd(1, rows, 1, columns));
+    let tensors = Tensors { q: qk(rows), k: qk(2), v: of_v(2), o: of_v(rows) };
+    let problem =
+        BackwardProblem::like(Problem::new(tensors, DType::Bf16, Options::default()).unwrap()).unwrap();
+    let near_one = |count, seed| -> Vec<_> {
+        values(count, seed).into_iter().map(|x| bf16::from_f32(1.0 + 0.25 * x)).collect()
+    };
+    let (q, k) = ([bf16::from_f32(3.0); 32], [bf16::from_f32(3.0); 2]);
+    for seed in 0..8 {
+        let (v, dout) = (near_one(2 * columns, seed), near_one(rows * columns, 8 + seed));
+        let inputs = GradientInputs { q: &q, k: &k, v: &v, dout: &dout, dlse: None };
+        let exact = problem.exact(inputs, &problem.heads());
+        let wide = |x: &bf16| x.to_f64();
+        for slip in [-1e-7, 1e-7] {
+            let mean = |column: usize| 0.5 * (wide(&v[column]) + wide(&v[columns + column]));
+            let off: Vec<_> =
+                (0..columns).map(mean).map(|o| bf16::from_f64(o * (1.0 + slip)).to_f64() - o).collect();
+            // dS of either key is off by P · the error of delta.
+            let of_delta = dout
+                .chunks(columns)
+                .map(|dout| dout.iter().zip(&off).map(|(x, off)| wide(x) * off).sum::<f64>());
+            let dk_off = 3.0 * 0.5 * of_delta.sum::<f64>();
+            let bound = accuracy::GRADIENT_ROUNDINGS * exact.rounding[1];
+            assert!(dk_off.abs() <= bound, "{seed}, {slip}: dK is off by {dk_off}, bound {bound}");
+        }
+    }
 }

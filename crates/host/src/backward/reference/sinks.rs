@@ -61,8 +61,9 @@ impl BackwardProblem {
         for sink in sinks {
             let rows = self.rows_of(inputs, sink, |head, row| head.exact_row(row));
             let sum = |of: fn(&_) -> f64| rows.iter().map(of).sum::<f64>();
-            let by_chance = sum(|(_, _, stored): &(_, _, super::OfStoredO)| stored.of_sink[0].powi(2)).sqrt();
-            let by_rounding = sum(|(_, _, stored)| stored.of_sink[1]).abs();
+            let by_chance = sum(|(_, _, stored): &(_, _, super::OfStoredO)| stored.of_sink.0.powi(2)).sqrt();
+            let of_slip = |slip: usize| rows.iter().map(|(_, _, stored)| stored.of_sink.1[slip]).sum();
+            let by_rounding = super::largest((0..super::SLIPS.len()).map(of_slip));
             let moved = sum(|(_, moved, _)| moved.dsink) + by_chance + by_rounding;
             all.gradients.push(sum(|(row, ..)| row.dsink));
             all.rounding = all.rounding.max(ROUNDOFF * moved);
