@@ -125,8 +125,8 @@ pub(crate) fn addresses(at: [u64; ADDRESSES]) -> Addresses {
         lse: optional(lse),
         workspace,
         per_head: PerHead { alibi_slopes: optional(alibi_slopes), sinks: optional(sinks) },
-        descale: [None; 3],
         cu_seqlens: optional(cu_seqlens_q).zip(optional(cu_seqlens_k)),
         seqused_k: optional(seqused_k),
+        ..Addresses::default()
     }
 }

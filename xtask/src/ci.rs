@@ -48,7 +48,11 @@ const CANDLE: &str = "--manifest-path=crates/candle/Cargo.toml";
 const CANDLE_DEMO: &str = "--manifest-path=demos/candle-transformers/Cargo.toml";
 const IN_CANDLE: &str = "--target-dir=target/candle";
 
-const CI: [Step; 28] = [
+/// The manifest of the program with score functions of its own, likewise.
+const FUNCTIONS: &str = "--manifest-path=demos/score-functions/Cargo.toml";
+const IN_FUNCTIONS: &str = "--target-dir=target/score-functions";
+
+const CI: [Step; 31] = [
     Cargo(&["fmt", "--all", "--check"]),
     Task(comments::check, "the width of comments"),
     Cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
@@ -82,6 +86,10 @@ const CI: [Step; 28] = [
     Task(candle::check_cuda, "candle on CUDA"),
     Cargo(&["xtask", "bench", "tune", "--check"]),
     Cargo(&["xtask", "kernels", "--check", "--install"]),
+    // With the toolchain that the last step has put in place.
+    Cargo(&["fmt", FUNCTIONS, "--check"]),
+    Cargo(&["clippy", FUNCTIONS, "--locked", IN_FUNCTIONS, "--", "-D", "warnings"]),
+    Cargo(&["run", FUNCTIONS, "--locked", IN_FUNCTIONS]),
 ];
 
 impl Test {

@@ -305,6 +305,8 @@ fn doctor_lists_kernels_and_what_is_missing() {
     let reason = row(&document, "f32", "forward_sm80")["not_run"].as_str().unwrap();
     assert!(reason.contains("has no f32 entry"), "{reason}");
     assert!(document["notes"].to_string().contains("tensor maps (TMA) and clusters: yes"));
+    // Wherever a device compiler is, the line says so.
+    assert!(document["notes"].to_string().contains("functions of your own can"));
     let text = stdout("doctor --backend cpu");
     assert!(text.contains("note: no GPU is used: the CPU was asked for"), "{text}");
     assert!(text.contains("a CUDA toolkit is not needed"), "{text}");

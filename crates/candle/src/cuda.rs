@@ -101,9 +101,9 @@ pub(crate) fn backward<T: DeviceScalar, A: Attention>(
             lse: Some(borrows.read(lse)),
             workspace: workspace.as_mut().map_or(0, |workspace| borrows.write(workspace)),
             per_head: lists.per_head(&gpu, &mut borrows)?,
-            descale: [None; 3],
             cu_seqlens: lists.cu_seqlens(&gpu, &mut borrows)?,
             seqused_k: None,
+            ..Addresses::default()
         },
         dout: borrows.read(dout_memory),
         dq: borrows.write(&mut dq),
@@ -167,9 +167,9 @@ fn run<T: DeviceScalar>(
         lse: lse.as_mut().map(|lse| borrows.write(lse)),
         workspace: workspace.as_mut().map_or(0, |workspace| borrows.write(workspace)),
         per_head: lists.per_head(gpu, &mut borrows)?,
-        descale: [None; 3],
         cu_seqlens: lists.cu_seqlens(gpu, &mut borrows)?,
         seqused_k: lists.seqused_k(gpu, &mut borrows)?,
+        ..Addresses::default()
     };
     // SAFETY: candle's layouts keep the views inside of the memory, which the borrows keep for this stream.
     // O, lse and the workspace are memory of this call alone.

@@ -249,6 +249,14 @@ pub enum Error {
         /// Which list.
         name: &'static str,
     },
+    /// Functions of scores cannot be taken as asked.
+    #[error("functions {name}: {reason}")]
+    Functions {
+        /// What they are called.
+        name: &'static str,
+        /// Why not, with value and limit.
+        reason: String,
+    },
     /// A list is given twice.
     #[error("{name}: values are given, and as many that the device has; one of them is needed")]
     HeadValuesTwice {

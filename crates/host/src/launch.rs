@@ -49,6 +49,8 @@ pub struct Addresses {
     /// Factors of the heads of Q, K and V in e4m3, fp32, where [`Options::descale`](crate::Options::descale)
     /// has lists.
     pub descale: [Option<u64>; 3],
+    /// What functions of scores read, where [`Options::functions`](crate::Options::functions) has tensors.
+    pub functions: [Option<u64>; params::MAX_FUNCTION_TENSORS],
     /// Offsets of a packed batch, u32 [B + 1], first of queries and then of keys: the same values as
     /// [`Problem::cu_seqlens`], or any within bounds where the host has none.
     pub cu_seqlens: Option<(u64, u64)>,
@@ -323,6 +325,10 @@ pub(crate) fn attention_params(problem: &Problem, addresses: &Addresses) -> Resu
         softcap: problem.softcap(),
         per_head: problem.scores().params(&addresses.per_head)?,
         dropout: problem.dropout().copied().unwrap_or(NO_DROPOUT),
+        functions: match problem.functions() {
+            Some(functions) => functions.params(&addresses.functions)?,
+            None => params::FunctionData::default(),
+        },
     })
 }
 

@@ -61,6 +61,7 @@ mod element;
 mod error;
 mod factor;
 pub mod forward;
+pub mod functions;
 pub mod gemm;
 mod head_values;
 mod launch;

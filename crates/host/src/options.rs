@@ -7,6 +7,7 @@ use fa_kernels::params;
 
 use crate::factor::{Factor, Factors};
 use crate::forward::Dropout;
+use crate::functions::Functions;
 use crate::head_values::{HeadValues, Heads};
 use crate::operation::Tensor;
 use crate::{DType, Error, Result};
@@ -47,6 +48,9 @@ pub struct Options {
     /// Drops weights of the softmax at random: the fused kernels of the forward pass do in types of 16 bits
     /// and more, and all kernels of the backward pass.
     pub dropout: Option<Dropout>,
+    /// Functions of scores that the program brings along, in place of softcap and ALiBi. The backward pass has
+    /// none.
+    pub functions: Option<Functions>,
 }
 
 /// What the elements of 8-bit tensors stand for: their value times their tensor's factor, or that of their

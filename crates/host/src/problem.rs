@@ -6,6 +6,7 @@ use std::sync::Arc;
 use fa_kernels::params;
 
 use crate::forward::Dropout;
+use crate::functions::Functions;
 use crate::head_values::Heads;
 use crate::options::{Options, PerHead, Scores};
 use crate::used_keys::UsedKeys;
@@ -48,6 +49,7 @@ pub struct Problem {
     window: (Option<usize>, Option<usize>),
     scores: Scores,
     dropout: Option<params::Dropout>,
+    functions: Option<Arc<Functions>>,
     /// Where the sequences lie, if not each at an index of its own.
     sequences: Option<Arc<Sequences>>,
     /// How many of its keys each sequence uses, if not all.
@@ -63,8 +65,9 @@ impl Problem {
     /// itself, when `softmax_scale` is no number up to 2⁶⁴, when `softcap` is neither 0 nor positive and at
     /// most [`MAX_SOFTCAP`](crate::forward::MAX_SOFTCAP), or `softmax_scale` divided by it is no normal
     /// number, when `alibi_slopes` or `sinks` are not `[H]` or `[B, H]` finite numbers, when the probability
-    /// of dropout is not 0 to below 1, and when factors of `descale` are not positive and up to 2⁶⁴, or of
-    /// tensors that are not in e4m3.
+    /// of dropout is not 0 to below 1, when factors of `descale` are not positive and up to 2⁶⁴, or of
+    /// tensors that are not in e4m3, and when `functions` are beside a softcap, ALiBi or dropout, read too
+    /// many tensors, or are of tensors in e4m3.
     pub fn new(tensors: Tensors, dtype: DType, options: Options) -> Result<Self> {
         Self::validated(tensors, dtype, options, None, [MAX_HEAD_DIM; 2])
     }
@@ -232,7 +235,8 @@ impl Problem {
         let (left, right) = options.window;
         let window = (left, if options.causal { Some(0) } else { right });
         let dropout = options.dropout.map_or(Ok(None), Dropout::validated)?;
-        Ok(Self { tensors, dtype, window, scores, dropout, sequences, used_keys: None })
+        let functions = Functions::validated(&options, dtype, scores.softmax_scale)?;
+        Ok(Self { tensors, dtype, window, scores, dropout, functions, sequences, used_keys: None })
     }
 
     /// The same attention of some heads of one sequence, over tensors of their own.
@@ -303,7 +307,12 @@ impl Problem {
 
     /// Whether anything but a factor and the mask lies between Q·Kᵀ and the softmax.
     pub const fn changes_scores(&self) -> bool {
-        self.scores.changes_scores()
+        self.scores.changes_scores() || self.functions.is_some()
+    }
+
+    /// Functions of its scores.
+    pub fn functions(&self) -> Option<&Functions> {
+        self.functions.as_deref()
     }
 
     /// Which weights are dropped, as kernels take it; nothing where none are.

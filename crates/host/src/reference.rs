@@ -258,7 +258,7 @@ fn exact_row(problem: &Problem, inputs: &Inputs<'_>, at: Row) -> Exact {
     let scores = exact_scores(problem, inputs, at);
     let sink = f64::from(problem.scores().sink(at.batch, at.head));
     let mut o = vec![0.0; problem.head_dim_v()];
-    if scores.is_empty() {
+    if scores.iter().all(|score| score.score == f64::NEG_INFINITY) {
         let lse_rounding = if sink.is_finite() { ROUNDOFF * (sink.abs() + 1.0) } else { 0.0 };
         return Exact { o, lse: sink, lse_rounding, ..Exact::default() };
     }
@@ -340,6 +340,7 @@ fn exact_scores(problem: &Problem, inputs: &Inputs<'_>, at: Row) -> Vec<Score> {
     let scale = f64::from(problem.scores().softmax_scale_of(at.batch, at.head / problem.group()));
     let softcap = f64::from(problem.softcap());
     let capped = |score: f64| if softcap == 0.0 { score } else { softcap * (score / softcap).tanh() };
+    let functions = problem.functions().and_then(|functions| functions.on_host().ok());
     let mut k = vec![0.0; inputs.q.len()];
     let mut products = vec![0.0; inputs.q.len()];
     let mut score = |index: usize, key: usize| {
@@ -356,7 +357,12 @@ fn exact_scores(problem: &Problem, inputs: &Inputs<'_>, at: Row) -> Vec<Score> {
         let factor = scale.abs();
         let cut = if inputs.dtype == DType::E4m3 { factor * e4m3::cut(&products) } else { 0.0 };
         let score = capped(scale * sum) + bias;
-        Score { score, terms: factor * terms + bias.abs(), sums: factor * sums, cut }
+        let terms = factor * terms + bias.abs();
+        let Some(functions) = &functions else { return Score { score, terms, sums: factor * sums, cut } };
+        let changed = functions.score(score as f32, problem.position(at.batch, at.head, at.row, key));
+        let bias = f64::from(changed) - score;
+        let terms = terms + if bias.is_finite() { bias.abs() } else { 0.0 };
+        Score { score: changed.into(), terms, sums: factor * sums, cut }
     };
     problem.visible_keys(at.batch, at.row).enumerate().map(|(index, key)| score(index, key)).collect()
 }
@@ -373,16 +379,23 @@ fn standard_row(problem: &Problem, inputs: &Inputs<'_>, at: Row) -> Vec<f32> {
     let kv_head = at.head / problem.group();
     let softmax_scale = problem.scores().softmax_scale_of(at.batch, kv_head);
     let v_descale = problem.scores().v_descale_of(at.batch, kv_head);
+    let functions = problem.functions().and_then(|functions| functions.on_host().ok());
     let mut k = vec![0.0; inputs.q.len()];
     let mut score = |index: usize, key: usize| {
         (inputs.k)(index, &mut k);
         let product: f32 = inputs.q.iter().zip(&k).map(|(q, k)| q * k).sum();
         let score = capped(softmax_scale * product) - slope * problem.distance(at.batch, at.row, key) as f32;
+        let score = functions.as_ref().map_or(score, |functions| {
+            functions.score(score, problem.position(at.batch, at.head, at.row, key))
+        });
         if divides_last { score } else { (inputs.round_output)(score) }
     };
     let visible = problem.visible_keys(at.batch, at.row).enumerate();
     let scores: Vec<_> = visible.map(|(index, key)| score(index, key)).collect();
     let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    if max == f32::NEG_INFINITY {
+        return vec![0.0; problem.head_dim_v()];
+    }
     let weights: Vec<_> = scores.iter().map(|score| (score - max).exp()).collect();
     let sum = weights.iter().sum::<f32>() + (problem.scores().sink(at.batch, at.head) - max).exp();
     let mut o = vec![0.0_f32; problem.head_dim_v()];

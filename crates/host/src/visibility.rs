@@ -1,5 +1,6 @@
 //! Which keys the queries of a problem see, and how many.
 
+use fa_kernels::functions::Position;
 use std::ops::Range;
 
 use crate::Problem;
@@ -53,6 +54,12 @@ impl Problem {
     #[inline]
     pub fn diagonal(&self, batch: usize, row: usize) -> isize {
         (row + self.key_rows(batch).len()) as isize - self.query_rows(batch).len() as isize
+    }
+
+    /// Where query i and key j are, as functions of scores are told.
+    pub(crate) fn position(&self, batch: usize, head: usize, row: usize, key: usize) -> Position {
+        let [batch, head, query, key] = [batch, head, row, key].map(|index| index as u32);
+        Position { batch, head, query, key }
     }
 
     /// |i + Sk − Sq − j| of query i and key j.

@@ -7,7 +7,7 @@
 #[cfg(not(target_arch = "nvptx64"))]
 pub use gemm::{GemmAlgorithm, GemmEntry, GemmTile};
 #[cfg(not(target_arch = "nvptx64"))]
-pub use host::{Algorithm, Entry, Params, Run, Target, Tile};
+pub use host::{Algorithm, Entry, Image, Params, Run, Target, Tile};
 #[cfg(not(target_arch = "nvptx64"))]
 pub use rows::{entries, gemm_entries, variants};
 

@@ -14,11 +14,16 @@
     allow(internal_features)
 )]
 
+// Functions that a program brings along are compiled into this crate, which they know by its name.
+#[cfg(fa_variants)]
+extern crate self as fa_kernels;
+
 pub mod attention;
 pub mod config;
 pub mod dropout;
 pub mod element;
 pub mod entries;
+pub mod functions;
 pub mod gemm;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 pub mod hopper;

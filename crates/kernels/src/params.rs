@@ -10,6 +10,7 @@ mod backward;
 mod cache;
 mod decode;
 mod divisor;
+mod functions;
 mod merge;
 mod pack;
 mod schedule;
@@ -20,6 +21,7 @@ pub use backward::{BackwardParams, StoredDs, Tickets};
 pub use cache::{CacheParams, MAX_SPLITS, Pages};
 pub use decode::DecodeParams;
 pub use divisor::Divisor;
+pub use functions::{FunctionData, MAX_FUNCTION_TENSORS, MAX_FUNCTION_VALUES};
 pub use merge::{MAX_PARTS, MergeParams, MergePart};
 pub use pack::{PackParams, PackTensor};
 pub use schedule::ScheduleParams;
@@ -210,6 +212,8 @@ pub struct AttentionParams {
     pub per_head: PerHead,
     /// Read by the entries with dropout alone.
     pub dropout: Dropout,
+    /// Read by entries that are compiled with functions of scores alone.
+    pub functions: FunctionData,
 }
 
 impl AttentionParams {

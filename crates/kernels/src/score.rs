@@ -12,11 +12,11 @@ use crate::scheduler::WorkTile;
 ///
 /// Scores come out scaled, so that the softmax after it has a scale of 1.
 #[derive(Clone, Copy, Default)]
-pub struct ScoreMod {
+pub struct CapAndBias {
     slope: f32,
 }
 
-impl ScoreMod {
+impl CapAndBias {
     /// Whether a launch changes scores, or scales them by what the softmax cannot take: 0 or less.
     #[inline(always)]
     pub fn is_needed(params: &AttentionParams) -> bool {
@@ -111,11 +111,11 @@ impl ScoreMod {
     }
 }
 
-/// As [`ScoreMod`] for a softmax that takes a factor, and may shift each row: scores times `unit`, less what
+/// As [`CapAndBias`] for a softmax that takes a factor, and may shift each row: scores times `unit`, less what
 /// their row has lost, are what they are to be, so that neither costs an instruction a score. tanh is the
 /// device's own.
 #[derive(Clone, Copy, Default)]
-pub struct FoldedScoreMod {
+pub struct FoldedCapAndBias {
     /// In units.
     slope: f32,
 }
@@ -146,7 +146,7 @@ impl Side {
     }
 }
 
-impl FoldedScoreMod {
+impl FoldedCapAndBias {
     /// The factor on scores, which is positive.
     #[inline(always)]
     pub fn unit(params: &AttentionParams) -> f32 {
@@ -291,17 +291,17 @@ mod tests {
     }
 
     fn applied(params: &AttentionParams, slope: f32, mut s: [[f32; 3]; 2]) -> [[f32; 3]; 2] {
-        ScoreMod { slope }.apply(params, &mut s, -3_i32 as u32, |i| 8 * i as u32 + 1, |j| 5 * j as u32 + 2);
+        CapAndBias { slope }.apply(params, &mut s, -3_i32 as u32, |i| 8 * i as u32 + 1, |j| 5 * j as u32 + 2);
         s
     }
 
     #[test]
     fn without_a_softcap_scores_are_scaled() {
         let params = AttentionParams { softmax_scale: 0.5, ..AttentionParams::default() };
-        assert!(!ScoreMod::is_needed(&params));
+        assert!(!CapAndBias::is_needed(&params));
         assert_eq!(applied(&params, 0.0, [[3.0, -1.0, 0.0]; 2]), [[1.5, -0.5, 0.0]; 2]);
         let capped = AttentionParams { softcap: 0.75, ..params };
-        assert!(ScoreMod::is_needed(&capped));
+        assert!(CapAndBias::is_needed(&capped));
         assert!((applied(&capped, 0.0, [[3.0; 3]; 2])[1][2] - 0.75 * 2.0_f32.tanh()).abs() < 1e-6);
     }
 
@@ -311,9 +311,9 @@ mod tests {
         let score = |x: f64| 0.75 * (0.5 * x / 0.75).tanh();
         for x in [-4.0, -0.3, 0.0, 0.1, 2.0] {
             let mut s = [[x as f32; 3]; 2];
-            ScoreMod::bend(&params, &mut s);
+            CapAndBias::bend(&params, &mut s);
             let slope = (score(x + 1e-5) - score(x - 1e-5)) / 1e-5;
-            assert!((f64::from(ScoreMod::slope(&params, s[1][2])) - slope).abs() < 1e-6, "{x}");
+            assert!((f64::from(CapAndBias::slope(&params, s[1][2])) - slope).abs() < 1e-6, "{x}");
         }
     }
 
@@ -321,14 +321,14 @@ mod tests {
     fn slopes_of_masked_scores_are_numbers() {
         let capped = AttentionParams { softcap: 0.75, ..AttentionParams::default() };
         for params in [AttentionParams::default(), capped] {
-            let slope = ScoreMod::slope_of_masked(f32::NEG_INFINITY, ScoreMod::inverse_softcap(&params));
+            let slope = CapAndBias::slope_of_masked(f32::NEG_INFINITY, CapAndBias::inverse_softcap(&params));
             assert!(slope.abs() < f32::INFINITY && slope >= 0.0, "{slope}");
         }
-        assert_eq!(ScoreMod::inverse_softcap(&AttentionParams::default()), 0.0);
-        assert_eq!(ScoreMod::slope_of_masked(0.5, 0.0), 1.0);
-        let inverse = ScoreMod::inverse_softcap(&capped);
-        assert_eq!(ScoreMod::slope_of_masked(0.5, inverse), ScoreMod::slope(&capped, 0.5));
-        assert!(ScoreMod::slope_of_masked(-0.75, inverse).is_sign_positive());
+        assert_eq!(CapAndBias::inverse_softcap(&AttentionParams::default()), 0.0);
+        assert_eq!(CapAndBias::slope_of_masked(0.5, 0.0), 1.0);
+        let inverse = CapAndBias::inverse_softcap(&capped);
+        assert_eq!(CapAndBias::slope_of_masked(0.5, inverse), CapAndBias::slope(&capped, 0.5));
+        assert!(CapAndBias::slope_of_masked(-0.75, inverse).is_sign_positive());
     }
 
     #[test]
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(applied(&params, 0.25, [[1.0; 3]; 2]), expected);
     }
 
-    /// A thread's scores as [`FoldedScoreMod`] and as [`ScoreMod`] change them, its first row `row` below a
+    /// A thread's scores as [`FoldedCapAndBias`] and as [`CapAndBias`] change them, its first row `row` below a
     /// tile's first, its first key `key` behind a block's.
     fn both_ways(
         params: &AttentionParams,
@@ -353,12 +353,13 @@ mod tests {
         let column = |j: usize| 8 * (j as u32 / 2) + j as u32 % 2;
         let products = [[3.0, -1.0, 0.25, -4.0], [0.5, 2.0, -2.5, 1.0]];
         let (mut folded, mut whole) = (products, products);
-        FoldedScoreMod::bend(params, &mut folded);
+        FoldedCapAndBias::bend(params, &mut folded);
         let corner = diagonal.wrapping_add(row).wrapping_sub(key);
         let side = Side::of(diagonal, 64, 16);
-        let lost = FoldedScoreMod::with_slope(params, slope).add_bias(&mut folded, side, (corner, 8), column);
-        for_each(&mut folded, |score, i, _| FoldedScoreMod::unit(params) * (score - lost[i]));
-        ScoreMod::with_slope(slope).apply(
+        let lost =
+            FoldedCapAndBias::with_slope(params, slope).add_bias(&mut folded, side, (corner, 8), column);
+        for_each(&mut folded, |score, i, _| FoldedCapAndBias::unit(params) * (score - lost[i]));
+        CapAndBias::with_slope(slope).apply(
             params,
             &mut whole,
             diagonal,

@@ -22,7 +22,7 @@ use crate::gemm;
 pub use axes::{Axes, Sizes};
 pub use config::{Config, Fixed, Layout};
 pub use kernel::{Kernel, Storage};
-pub use source::{Generated, generated};
+pub use source::{Functions, Generated, generated};
 
 /// A kernel with its tile in one storage type, and its register budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,6 +234,7 @@ impl Variant {
             barriers: self.barriers(),
             begins_early: self.kernel.begins_early(),
             run: None,
+            image: None,
         }
     }
 }

@@ -5,6 +5,8 @@
 //! * [`compile`] makes one PTX text per target, [`ptx`] takes it apart into entries.
 //! * [`assemble`] runs ptxas over each entry; [`gate`] rejects what must never ship.
 //! * [`pipeline`] is all of these in order; [`variant`] is the same for one tile beside the list, for sweeps.
+//! * [`functions`] builds kernels with functions of scores that another crate brings along, from its
+//!   `build.rs`.
 //! * [`archive`] writes and reads the result, [`check`] compares it with the list of entries.
 
 pub mod archive;
@@ -12,6 +14,7 @@ pub mod assemble;
 pub mod check;
 pub mod compile;
 pub mod device_core;
+pub mod functions;
 pub mod gate;
 pub mod install;
 pub mod pipeline;
@@ -25,5 +28,6 @@ pub mod workspace;
 mod parallel;
 mod process;
 
+pub use functions::Functions;
 pub use spec::EntrySpec;
 pub use workspace::Workspace;

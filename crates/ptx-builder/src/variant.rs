@@ -11,7 +11,7 @@ use fa_kernels::entries::Target;
 use fa_kernels::shipped::Resources;
 use fa_kernels::variant::Variant;
 
-use crate::assemble::{self, Job};
+use crate::assemble::{self, Assembled, Job};
 use crate::gate;
 use crate::parallel;
 use crate::pipeline;
@@ -31,6 +31,15 @@ pub struct BuiltVariant {
     pub resources: Vec<Resources>,
 }
 
+/// An entry that is built by itself.
+pub(crate) struct Unit<'a> {
+    pub(crate) spec: &'a EntrySpec,
+    /// The source of its entry point.
+    pub(crate) source: &'a str,
+    /// Where its files go.
+    pub(crate) folder: &'a Path,
+}
+
 /// Builds each variant, on all cores; `done` hears of each. A variant that does not build is an error of its
 /// own.
 ///
@@ -44,20 +53,31 @@ pub fn build(
 ) -> Result<Vec<Result<BuiltVariant>>> {
     let _lock = workspace.lock_device()?;
     let folder = cache(workspace, toolchain)?;
-    let mut targets: Vec<Target> = variants.iter().map(|variant| variant.kernel.target()).collect();
-    targets.sort_unstable();
-    targets.dedup();
-    let cores = targets
-        .into_iter()
-        .map(|target| Ok((target, device_core::folder(workspace, &toolchain.compiler, target.name())?)));
-    let cores: Vec<(Target, Option<PathBuf>)> = cores.collect::<Result<_>>()?;
+    let cores = Cores::of(workspace, toolchain, variants)?;
     parallel::map(variants, |variant| {
-        let core = cores.iter().find(|(target, _)| *target == variant.kernel.target());
-        let core = core.and_then(|(_, core)| core.as_deref());
-        let built = one(workspace, toolchain, variant, core, &folder);
+        let built = one(workspace, toolchain, variant, cores.core(variant.kernel.target()), &folder);
         done();
         built
     })
+}
+
+/// `core` for each target, where the compiler has none ready-made.
+pub(crate) struct Cores(Vec<(Target, Option<PathBuf>)>);
+
+impl Cores {
+    /// Those that `variants` need. The caller holds [`Workspace::lock_device`].
+    pub(crate) fn of(workspace: &Workspace, toolchain: &Toolchain, variants: &[Variant]) -> Result<Self> {
+        let mut targets: Vec<Target> = variants.iter().map(|variant| variant.kernel.target()).collect();
+        targets.sort_unstable();
+        targets.dedup();
+        let core = |target: Target| device_core::folder(workspace, &toolchain.compiler, target.name());
+        let cores = targets.into_iter().map(|target| Ok((target, core(target)?)));
+        cores.collect::<Result<_>>().map(Self)
+    }
+
+    pub(crate) fn core(&self, target: Target) -> Option<&Path> {
+        self.0.iter().find(|(of, _)| *of == target).and_then(|(_, core)| core.as_deref())
+    }
 }
 
 /// The folder of what these sources and tools build.
@@ -88,23 +108,37 @@ fn one(
         return Ok(BuiltVariant { ptx, resources });
     }
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let spec = EntrySpec::from(variant);
-    let entries = folder.join("entries.rs");
-    fs::write(&entries, variant.source()).with_context(|| format!("cannot write {}", entries.display()))?;
-    let text = compile::variant(workspace, &toolchain.compiler, &spec.target, core, &entries)?;
-    let module = Module::parse(&text).context("the compiler's PTX cannot be read")?;
-    let specs = std::slice::from_ref(&spec);
-    refuse(&pipeline::violations(&module, specs))?;
-    let ptx = pipeline::standalone(&module, &spec)?;
-    let job = |arch| Job { name: &spec.name, text: &ptx, arch };
-    let jobs: Vec<_> = assemble::architectures(&spec.target).into_iter().map(job).collect();
-    let assembled = assemble::all(&toolchain.ptxas, &jobs, &folder)?;
-    refuse(&assembled.iter().flat_map(|one| gate::assembled(&spec, one)).collect::<Vec<_>>())?;
+    let (spec, source) = (EntrySpec::from(variant), variant.source());
+    let unit = Unit { spec: &spec, source: &source, folder: &folder };
+    let (ptx, assembled) = unit.build(workspace, toolchain, core)?;
     let resources: Vec<_> = assembled.into_iter().map(|assembled| assembled.resources).collect();
     fs::write(&kept, &ptx).with_context(|| format!("cannot write {}", kept.display()))?;
     fs::write(&figures, serde_json::to_string_pretty(&resources)?)
         .with_context(|| format!("cannot write {}", figures.display()))?;
     Ok(BuiltVariant { ptx, resources })
+}
+
+impl Unit<'_> {
+    /// Its PTX, a module of its own, and what ptxas made of it.
+    pub(crate) fn build(
+        &self,
+        workspace: &Workspace,
+        toolchain: &Toolchain,
+        core: Option<&Path>,
+    ) -> Result<(String, Vec<Assembled>)> {
+        let Self { spec, source, folder } = *self;
+        let entries = folder.join("entries.rs");
+        fs::write(&entries, source).with_context(|| format!("cannot write {}", entries.display()))?;
+        let text = compile::variant(workspace, &toolchain.compiler, &spec.target, core, &entries)?;
+        let module = Module::parse(&text).context("the compiler's PTX cannot be read")?;
+        refuse(&pipeline::violations(&module, std::slice::from_ref(spec)))?;
+        let ptx = pipeline::standalone(&module, spec)?;
+        let job = |arch| Job { name: &spec.name, text: &ptx, arch };
+        let jobs: Vec<_> = assemble::architectures(&spec.target).into_iter().map(job).collect();
+        let assembled = assemble::all(&toolchain.ptxas, &jobs, folder)?;
+        refuse(&assembled.iter().flat_map(|one| gate::assembled(spec, one)).collect::<Vec<_>>())?;
+        Ok((ptx, assembled))
+    }
 }
 
 /// Fails with what the gates have against the variant, in one line.

@@ -9,12 +9,21 @@ use anyhow::{Context as _, Result};
 #[derive(Clone, Debug)]
 pub struct Workspace {
     root: PathBuf,
+    /// Where device toolchains are, if not in the checkout.
+    device: Option<PathBuf>,
 }
 
 impl Workspace {
     /// The checkout at `root`.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        Self { root: root.into(), device: None }
+    }
+
+    /// The checkout that this builder was compiled from, with the toolchain that the environment names.
+    pub(crate) fn of_builder() -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+        let device = std::env::var_os(crate::functions::TOOLCHAIN).map(PathBuf::from);
+        Self { root: root.unwrap_or(Path::new(".")).to_owned(), device }
     }
 
     /// Its root folder.
@@ -35,7 +44,7 @@ impl Workspace {
     /// Where a device toolchain is unpacked and device builds leave their files. It stands in the
     /// checkout even when cargo builds elsewhere, so that it is fetched once.
     pub fn device(&self) -> PathBuf {
-        self.root.join("target/device-toolchain")
+        self.device.clone().unwrap_or_else(|| self.root.join("target/device-toolchain"))
     }
 
     /// Where variants that a sweep built are kept.

@@ -42,7 +42,7 @@ impl Drop for Entered {
 }
 
 /// Whether a kernel is running on this OS thread.
-pub(crate) fn is_inside() -> bool {
+pub fn is_inside() -> bool {
     !CURRENT.get().is_null()
 }
 

@@ -103,6 +103,7 @@ mod tensor_map;
 mod threads;
 
 pub use buffer::{Buffer, BufferAccess};
+pub use context::is_inside as is_in_kernel;
 pub use error::{Access, AccessKind, Error, Threads, Wait, Waiters};
 pub use grid::{launch, launch_clusters};
 pub use launch::{Launch, Report};

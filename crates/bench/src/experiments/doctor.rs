@@ -1,5 +1,7 @@
 //! What this machine has, which kernels that lets run, and how to get what is missing.
 
+mod toolchain;
+
 use anyhow::Result;
 use flash_attention::decode::DecodeRequest;
 use flash_attention::gemm::{GemmKernel, GemmProblem, GemmRequest, Matrices, Order};
@@ -58,6 +60,7 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
                 lab.note(format!("no kernels ship: {error}; `cargo xtask kernels --install` builds them"))
             }
         }
+        lab.note(toolchain::note());
         if lab.peer().is_none() {
             lab.note("no peer was asked for; --peer torch=PYTHON looks whether that Python has PyTorch");
         }

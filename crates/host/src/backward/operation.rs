@@ -56,7 +56,8 @@ impl Operation for BackwardProblem {
                 lse: Some(place(Tensor::list("lse", inputs.lse, forward.lse_len()))?),
                 workspace: place(Tensor::workspace("workspace", plan.workspace_bytes()))?,
                 per_head: forward.scores().place(place)?,
-                descale: [None; 3], // There is no backward pass in e4m3.
+                descale: [None; 3],            // There is no backward pass in e4m3.
+                functions: Default::default(), // Nor with functions of scores.
                 cu_seqlens: place_cu_seqlens(forward, place)?,
                 seqused_k: place_seqused_k(forward, place)?,
             },

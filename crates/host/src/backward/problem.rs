@@ -115,9 +115,14 @@ impl BackwardProblem {
     ///
     /// # Errors
     /// Names the tensor, the axis, its value and what it should be, when a shape differs from its tensor's;
-    /// when a row is not contiguous, a stride leads out of the address space, or an output overlaps itself.
+    /// when a row is not contiguous, a stride leads out of the address space, or an output overlaps itself;
+    /// and when scores have functions of the program's own.
     pub fn new(forward: Problem, layouts: GradientLayouts) -> Result<Self> {
         forward.dtype().check_as_result("backward")?;
+        if let Some(functions) = forward.functions() {
+            let reason = "the backward pass has no derivative of them".to_owned();
+            return Err(Error::Functions { name: functions.built.name, reason });
+        }
         let tensors = forward.tensors();
         let pairs = [
             ("dout", &layouts.dout, "o", &tensors.o),

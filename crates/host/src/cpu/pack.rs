@@ -1,7 +1,7 @@
 //! Between the caller's tensors and the kernels' layout: queries across, in fp32.
 
 use std::any::TypeId;
-use std::f32::consts::LOG2_E;
+use std::f32::consts::{LN_2, LOG2_E};
 use std::ops::Range;
 
 use float8::F8E4M3;
@@ -11,6 +11,7 @@ use half::{bf16, f16};
 use super::isa::{Kernels, Panel};
 use super::score::Alibi;
 use super::softmax::Limits;
+use crate::functions::Functions;
 use crate::{DType, Element, Problem, TensorLayout};
 
 /// The queries that read one key/value head, over all its query heads.
@@ -88,6 +89,10 @@ impl Columns {
         scores: *mut f32,
         scratch: *mut f32,
     ) {
+        if let Some(functions) = problem.functions() {
+            // SAFETY: the caller vouches.
+            unsafe { self.call_functions(problem, functions, (first, keys), width, scores) };
+        }
         // SAFETY: the caller vouches; lane < width.
         unsafe {
             if problem.softcap() != 0.0 {
@@ -101,6 +106,33 @@ impl Columns {
                     diagonals.add(lane).write((problem.diagonal(self.batch, row) - first as isize) as f32);
                 }
                 kernels.alibi(width, scores, keys, Alibi { slopes, diagonals });
+            }
+        }
+    }
+
+    /// The part of [`Self::change_scores`] that a program brings along. Scores are in units of ln 2.
+    ///
+    /// # Safety
+    /// As [`Self::change_scores`].
+    unsafe fn call_functions(
+        &self,
+        problem: &Problem,
+        functions: &Functions,
+        (first, keys): (usize, usize),
+        width: usize,
+        scores: *mut f32,
+    ) {
+        // Runs on the CPU are refused where the device alone has a tensor.
+        let Ok(functions) = functions.on_host() else { return };
+        for lane in 0..width {
+            let (head, row) = self.query(problem, (self.first + lane).min(self.end - 1));
+            for key in 0..keys {
+                let at = problem.position(self.batch, head, row, first + key);
+                // SAFETY: the score is one of [keys, width].
+                unsafe {
+                    let score = scores.add(key * width + lane);
+                    score.write(functions.score(score.read() * LN_2, at) * LOG2_E);
+                }
             }
         }
     }

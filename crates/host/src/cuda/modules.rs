@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fa_kernels::entries::Entry;
+use fa_kernels::entries::{Entry, Image};
 
 use super::driver::{CuFunction, CuModule, Driver, FunctionAttribute, JitOption};
 use crate::{Error, Result};
@@ -43,7 +43,7 @@ impl Modules {
         let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
         let mut function = match *place {
             Some(function) => function,
-            None => function(entry, shipped(entry.name)?)?,
+            None => function(entry, module(entry)?)?,
         };
         if function.shared_bytes < shared_bytes {
             function = function.with_shared(entry, shared_bytes)?;
@@ -66,10 +66,19 @@ impl Modules {
     }
 }
 
-/// What ships of an entry: its cubin, where it has one that the driver takes, else its PTX. Only an entry
-/// that runs on one architecture alone has a cubin, and no plan launches it on another.
-fn shipped(entry: &str) -> Result<CuModule> {
-    if let Some(cubin) = crate::shipped::cubin(entry)? {
+/// An entry's module, from what the program brings along or from what ships.
+fn module<A, T>(entry: &Entry<A, T>) -> Result<CuModule> {
+    let name = entry.name;
+    match entry.image {
+        Some(Image { ptx, cubin }) => load(name, cubin, || Ok(ptx.into())),
+        None => load(name, crate::shipped::cubin(name)?.as_deref(), || crate::shipped::ptx(name)),
+    }
+}
+
+/// The cubin, where there is one that the driver takes, else the PTX. Only an entry that runs on one
+/// architecture alone has a cubin, and no plan launches it on another.
+fn load(entry: &str, cubin: Option<&[u8]>, ptx: impl FnOnce() -> Result<String>) -> Result<CuModule> {
+    if let Some(cubin) = cubin {
         let mut module = std::ptr::null_mut();
         // SAFETY: the driver writes one handle; the image is a whole cubin, of a length that its headers say.
         let loaded = unsafe { Driver::get()?.cuModuleLoadData(&raw mut module, cubin.as_ptr().cast()) };
@@ -78,7 +87,7 @@ fn shipped(entry: &str) -> Result<CuModule> {
             return Ok(module);
         }
     }
-    compile(entry, &crate::shipped::ptx(entry)?)
+    compile(entry, &ptx()?)
 }
 
 fn c_string(entry: &str, text: &str) -> Result<CString> {

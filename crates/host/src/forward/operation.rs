@@ -56,6 +56,9 @@ impl Operation for Problem {
             workspace: place(Tensor::workspace(workspace(plan.kernel()), plan.workspace_bytes()))?,
             per_head: problem.scores().place(place)?,
             descale: problem.scores().place_factors(place)?,
+            functions: problem
+                .functions()
+                .map_or(Ok(Default::default()), |functions| functions.place(place))?,
             cu_seqlens: place_cu_seqlens(problem, place)?,
             seqused_k: place_seqused_k(problem, place)?,
         })

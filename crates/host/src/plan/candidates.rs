@@ -123,9 +123,15 @@ fn fastest(problem: &Problem, device: &Device, request: &Request) -> (Kernel, St
 /// its own where it would cost the others.
 pub(crate) fn for_scores(problem: &Problem, algorithm: Algorithm) -> Algorithm {
     use Algorithm::{
-        ForwardSm80, ForwardSm80ScoreMod, ForwardSm90, ForwardSm90Cached, ForwardSm90CachedScoreMod,
-        ForwardSm90Residues, ForwardSm90ScoreMod,
+        ForwardSm80, ForwardSm80Modified, ForwardSm80ScoreMod, ForwardSm90, ForwardSm90Cached,
+        ForwardSm90CachedScoreMod, ForwardSm90Modified, ForwardSm90Residues, ForwardSm90ScoreMod,
     };
+    if problem.functions().is_some() {
+        return match algorithm {
+            ForwardSm80 | ForwardSm80Modified => ForwardSm80Modified,
+            _ => ForwardSm90Modified,
+        };
+    }
     let drops = problem.dropout().is_some();
     // The softmax of Hopper's takes no other scale than a positive one.
     let changes_scores = problem.changes_scores() || problem.softmax_scale() <= 0.0;

@@ -6,6 +6,7 @@ mod few;
 mod geometry;
 mod hopper;
 mod invariant;
+mod modified;
 mod order;
 mod pack;
 mod schedule;
@@ -187,6 +188,11 @@ pub(crate) struct ScheduleSpace {
 /// When the request names a kernel, storage type or tile that is not there or does not fit, or the
 /// grid would be too large.
 pub(crate) fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Choice> {
+    if let Some(functions) = problem.functions()
+        && device.backend != BackendKind::Cpu
+    {
+        return modified::plan_modified(problem, device, request, functions);
+    }
     // Decode does not depend on the batch by its splits.
     if request.batch_invariant && request.kernel != Some(Kernel::Decode) {
         return invariant::plan_alike(problem, device, request);

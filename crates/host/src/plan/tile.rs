@@ -183,6 +183,13 @@ fn of_given(
     check_entry(entry, problem)?;
     let by_residues = entry.algorithm == Algorithm::ForwardSm90Residues;
     let takes_scores = !by_residues || !problem.changes_scores();
+    let functions = [Algorithm::ForwardSm80Modified, Algorithm::ForwardSm90Modified];
+    let built = problem.functions().map(|functions| functions.built.entries);
+    if functions.contains(&entry.algorithm)
+        && !built.unwrap_or(&[]).iter().any(|built| std::ptr::eq(built, entry))
+    {
+        return Err(unfit("it is built with functions that are not the problem's".to_owned()));
+    }
     if !takes_scores || entry.algorithm != for_scores(problem, entry.algorithm) {
         return Err(unfit("it leaves scores and weights as they are, the problem does not".to_owned()));
     }

@@ -14,7 +14,7 @@ use crate::params::BackwardParams;
 use crate::ptx::{barrier, index, shared, warp};
 use crate::registers::Registers;
 use crate::scheduler::{Rows, WorkTile};
-use crate::score::ScoreMod;
+use crate::score::CapAndBias;
 use crate::tile::simt::{self, GlobalTile, Lane, ROWS, SharedTile};
 pub use tile::{BackwardSimtTile, Tile};
 use tile::{Gradient, Owned, Scores, Step};
@@ -63,7 +63,7 @@ pub unsafe fn backward_keys<T: Tile>(params: &BackwardParams) {
         let mut head = 0;
         while head < attention.group {
             let work = WorkTile { head: work.head + head, ..work };
-            let score_mod = ScoreMod::of_head(attention, &work);
+            let score_mod = CapAndBias::of_head(attention, &work);
             let mut first_row = seen.first;
             while first_row < seen.end {
                 // From a head that is read anew: the loops have no registers to spare for addresses.
@@ -184,7 +184,7 @@ pub unsafe fn backward_queries<T: Tile>(params: &BackwardParams) {
         );
         simt::load::<T::Element, Owned<T>>(shared.owned[0], &q.from::<T::Element>(first_row, 0));
         simt::load::<T::Element, Owned<T>>(shared.owned[1], &dout.from::<T::Element>(first_row, 0));
-        let score_mod = ScoreMod::of_head(attention, &work);
+        let score_mod = CapAndBias::of_head(attention, &work);
         let seen = TileMask::new(attention, &work, first_row, T::OWNED, T::STEP).seen;
         let keys = Rows { len: seen.end, ..work.keys };
         let (k_shape, v_shape) = ((keys, head_dim), (keys, head_dim_v));

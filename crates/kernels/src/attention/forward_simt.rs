@@ -13,7 +13,7 @@ use crate::params::AttentionParams;
 use crate::ptx::{barrier, shared};
 use crate::registers::Registers;
 use crate::scheduler::{Rows, WorkTile};
-use crate::score::ScoreMod;
+use crate::score::CapAndBias;
 use crate::softmax::{OnlineSoftmax, with_sink};
 use crate::tile::simt::{self, GlobalTile, Lane, ROWS, SharedTile};
 use tile::{Keys, Output, Queries, Scores};
@@ -67,14 +67,14 @@ pub unsafe fn forward_simt<T: Tile>(params: &AttentionParams) {
     let lane = Lane::current();
 
     let mut acc: Output<T> = [T::Pairs::splat([0.0; 2]); ROWS];
-    let changes_scores = ScoreMod::is_needed(params);
+    let changes_scores = CapAndBias::is_needed(params);
     let scale = if changes_scores { 1.0 } else { params.softmax_scale };
     let mut softmax = OnlineSoftmax::<[f32; ROWS], ROW_LANES>::with_positive_scale(scale);
     // SAFETY: the buffers lie behind one another in shared memory, barriers separate each load
     // from the reads before and after it, and all threads run this loop alike.
     unsafe {
         simt::load::<T::Element, Queries<T>>(q_shared, &q.from::<T::Element>(first_row, 0));
-        let score_mod = ScoreMod::of_head(params, &work);
+        let score_mod = CapAndBias::of_head(params, &work);
         let mut first_key = mask.seen.first;
         while first_key < mask.seen.end {
             let (place, keys) =

@@ -10,12 +10,13 @@ mod tile;
 use crate::config::MmaConfig;
 use crate::dropout;
 use crate::element::Element as _;
+use crate::functions::{MaskMod as _, Position, Queries, Score, ScoreMod as _, within};
 use crate::mask::TileMask;
 use crate::params::AttentionParams;
 use crate::ptx::{barrier, cp_async, index, shared, warp};
 use crate::registers::{Matrix, Width as _};
 use crate::scheduler::WorkTile;
-use crate::score::ScoreMod;
+use crate::score::{CapAndBias, for_each};
 use crate::softmax::{OnlineSoftmax, rescale_where_needed, with_sink};
 use crate::tile::mma::{self, CHUNK, Lane, MmaElement as _, MmaTile};
 use crate::tile::mma_copy::{
@@ -24,7 +25,7 @@ use crate::tile::mma_copy::{
 use crate::tile::mma_store::store_rows;
 use crate::tile::simt::GlobalTile;
 use tile::{KeyBlock, QueryRows, Softmax};
-pub use tile::{Sm80Tile, Tile};
+pub use tile::{Modified, Sm80Tile, Tile};
 
 /// Barriers of `attend`, which stands there once for each way of copying; the build fails when the PTX has
 /// another number.
@@ -151,6 +152,10 @@ unsafe fn attend<T: Tile, Q: TileCopy<T::HeadDim>, KV: TileCopy<T::HeadDim>>(
     if T::DROPOUT {
         mask.seen.first -= mask.seen.first % dropout::KEY_MULTIPLE;
     }
+    if T::MaskMod::MASKS {
+        let queries = Queries::of_tile(&work, first_row, T::BLOCK_M);
+        mask.seen = within::<T::MaskMod>(&params.functions, queries, mask.seen);
+    }
     if mask.seen.first >= mask.seen.end {
         return (acc, softmax);
     }
@@ -158,7 +163,7 @@ unsafe fn attend<T: Tile, Q: TileCopy<T::HeadDim>, KV: TileCopy<T::HeadDim>>(
     // waited for and a barrier, and filled again after the barrier that follows its last reads; all
     // threads run this loop alike.
     unsafe {
-        let score_mod = ScoreMod::of_head(params, &work);
+        let score_mod = CapAndBias::of_head(params, &work);
         let (first_of_k, first_of_v) =
             (KV::copied_columns(params.head_dim), KV::copied_columns(params.head_dim_v));
         q_shared.clear_columns(first_of_k, T::BLOCK_M, T::THREADS);
@@ -187,7 +192,7 @@ unsafe fn attend<T: Tile, Q: TileCopy<T::HeadDim>, KV: TileCopy<T::HeadDim>>(
             q.settle(q_shared.from_row(row));
             row += QueryRows::<T>::ROWS;
         }
-        if softmax.prescales() {
+        if softmax.prescales() || T::MaskMod::MASKS {
             mask.whole = 0; // Scores are scaled in the branch of those that are masked.
         }
         let mut place = mask.place(T::BLOCK_M, mask.seen.first);
@@ -207,9 +212,16 @@ unsafe fn attend<T: Tile, Q: TileCopy<T::HeadDim>, KV: TileCopy<T::HeadDim>>(
             }
             let mut s = T::S::zero();
             mma::multiply_transposed::<T::Element, _, _>(&mut s, q_shared, lane.warp_row, k_shared, keep);
-            if T::SCORE_MOD {
+            if T::SCORE_MOD && T::ScoreMod::CHANGES {
+                let first_key = mask.seen.end - end.wrapping_sub(place);
+                FunctionsOfBlock { work, first_row }.change::<T>(params, &mut s, first_key);
+            } else if T::SCORE_MOD {
                 let diagonal = TileMask::diagonal_from(params, T::BLOCK_M, place);
                 score_mod.apply(params, &mut s, diagonal, |i| lane.row(i), |j| lane.column(j));
+            }
+            if T::MaskMod::MASKS {
+                let first_key = mask.seen.end - end.wrapping_sub(place);
+                FunctionsOfBlock { work, first_row }.mask::<T>(params, &mut s, first_key);
             }
             if mask.hides(place) {
                 let lane = Lane::reread(T::S::ROWS);
@@ -243,6 +255,45 @@ unsafe fn attend<T: Tile, Q: TileCopy<T::HeadDim>, KV: TileCopy<T::HeadDim>>(
             }
             place = place.wrapping_add(T::BLOCK_N);
             (k_shared, next) = (next, k_shared);
+        }
+    }
+}
+
+/// What functions of scores are told about a block's tile.
+#[derive(Clone, Copy)]
+struct FunctionsOfBlock {
+    work: WorkTile,
+    first_row: u32,
+}
+
+impl FunctionsOfBlock {
+    /// Changes a thread's scores of the keys from `first_key` on.
+    #[inline(always)]
+    fn change<T: Tile>(self, params: &AttentionParams, s: &mut T::S, first_key: u32) {
+        let lane = Lane::reread(T::S::ROWS);
+        for_each(s, |product, i, j| {
+            let score = Score::new(product, params.softmax_scale);
+            T::ScoreMod::score(&params.functions, score, self.position(lane, first_key, (i, j)))
+        });
+    }
+
+    /// Sets a thread's scores of hidden keys to −∞.
+    #[inline(always)]
+    fn mask<T: Tile>(self, params: &AttentionParams, s: &mut T::S, first_key: u32) {
+        let lane = Lane::reread(T::S::ROWS);
+        for_each(s, |score, i, j| {
+            let sees = T::MaskMod::sees(&params.functions, self.position(lane, first_key, (i, j)));
+            if sees { score } else { f32::NEG_INFINITY }
+        });
+    }
+
+    #[inline(always)]
+    fn position(self, lane: Lane, first_key: u32, (i, j): (usize, usize)) -> Position {
+        Position {
+            batch: self.work.batch,
+            head: self.work.head,
+            query: self.first_row + lane.row(i),
+            key: first_key + lane.column(j),
         }
     }
 }

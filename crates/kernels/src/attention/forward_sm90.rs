@@ -34,7 +34,7 @@ pub use operand::Operand;
 use producer::QueriesAndKeys;
 use scheduler::{Keys, TileScheduler, TileSlots};
 use tile::{KeyBlock, KeyStages, OutputRows, QueryRows, ValueBlock};
-pub use tile::{Sm90Tile, Tile};
+pub use tile::{Modified, Sm90Tile, Tile};
 
 /// Barriers in the source; the build fails when the PTX has another number.
 pub const fn barriers(config: Sm90Config) -> u32 {
@@ -49,6 +49,11 @@ pub const fn residues_barriers(config: Sm90Config) -> u32 {
 /// As [`barriers`], over a cache: O leaves by its warps.
 pub const fn cached_barriers(config: Sm90Config) -> u32 {
     2 + if config.takes_turns() { 7 } else { 0 }
+}
+
+/// As [`barriers`], with a mask function: the step stands there once.
+pub const fn masked_barriers(config: Sm90Config) -> u32 {
+    barriers(config) - if config.takes_turns() { 4 } else { 0 }
 }
 
 /// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, in tiles of `BLOCK_M` query rows.

@@ -9,7 +9,7 @@ use crate::params::{AttentionParams, BackwardParams};
 use crate::ptx::{index, math};
 use crate::registers::{Matrix, Register, Registers};
 use crate::scheduler::WorkTile;
-use crate::score::{ScoreMod, for_each};
+use crate::score::{CapAndBias, for_each};
 
 /// What a kernel does beside the products, in all of its launches.
 pub trait Changes {
@@ -82,7 +82,7 @@ pub(super) struct Place {
 pub(super) fn differentiate<C: Changes, S: Matrix, R: Registers<Value = RowStats>>(
     params: &AttentionParams,
     work: &WorkTile,
-    score_mod: ScoreMod,
+    score_mod: CapAndBias,
     (p, ds): (&mut S, &mut S),
     place: Place,
     stats: &R,
@@ -90,7 +90,7 @@ pub(super) fn differentiate<C: Changes, S: Matrix, R: Registers<Value = RowStats
     key: impl Fn(usize, usize) -> u32,
     keeps: impl Fn(u32, usize, usize) -> bool,
 ) {
-    let changes_scores = C::SCORE_MOD && ScoreMod::is_needed(params);
+    let changes_scores = C::SCORE_MOD && CapAndBias::is_needed(params);
     // Asked twice, of a head that is read anew: loops that draw have no registers to keep the answer in.
     let drop = |head: u32, i: usize, j: usize| {
         let keeps = keeps(head, i, j);
@@ -102,9 +102,9 @@ pub(super) fn differentiate<C: Changes, S: Matrix, R: Registers<Value = RowStats
         dp * kept - stats[query(i, j).1].delta
     });
     if changes_scores {
-        ScoreMod::bend(params, p);
+        CapAndBias::bend(params, p);
         if params.softcap != 0.0 {
-            for_each(ds, |distance, i, j| distance * ScoreMod::slope(params, p[i][j]));
+            for_each(ds, |distance, i, j| distance * CapAndBias::slope(params, p[i][j]));
         }
         let corner = (place.row + work.keys.len).wrapping_sub(work.queries.len + place.key);
         score_mod.add_bias(p, corner, |i, j| query(i, j).0 as f32 - key(i, j) as f32);

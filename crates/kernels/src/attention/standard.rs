@@ -7,7 +7,7 @@ use crate::mask::TileMask;
 use crate::params::AttentionParams;
 use crate::ptx::{barrier, index, math, shared};
 use crate::scheduler::WorkTile;
-use crate::score::ScoreMod;
+use crate::score::CapAndBias;
 use crate::softmax::{reduce, with_sink};
 use crate::tile::simt::{self, GlobalTile, Lane, Loaded, ROWS, SharedTile};
 
@@ -43,7 +43,7 @@ impl<const ROWS: u32, const COLUMNS: u32> Loaded for Part<ROWS, COLUMNS> {
 const COLS: usize = (BLOCK_N / ROW_LANES) as usize;
 const PAIRS: usize = (BLOCK_N / (2 * ROW_LANES)) as usize;
 
-/// S = softmax_scale·Q·Kᵀ, changed as [`ScoreMod`] says, −∞ where masked, for one tile of [`BLOCK_M`] ×
+/// S = softmax_scale·Q·Kᵀ, changed as [`CapAndBias`] says, −∞ where masked, for one tile of [`BLOCK_M`] ×
 /// [`BLOCK_N`].
 ///
 /// Launch: ⌈Sq / BLOCK_M⌉·⌈Sk / BLOCK_N⌉·H·B blocks.
@@ -83,7 +83,7 @@ pub unsafe fn scores<E: Element>(params: &AttentionParams) {
     }
     let (row, key) = (|i: usize| lane.row + i as u32, |j: usize| lane.x + ROW_LANES * j as u32);
     // SAFETY: valid parameters describe readable slopes.
-    let score_mod = unsafe { ScoreMod::of_head(params, &work) };
+    let score_mod = unsafe { CapAndBias::of_head(params, &work) };
     let mask = TileMask::new(params, &work, first_row, BLOCK_M, BLOCK_N);
     let (place, keys) = (mask.place(BLOCK_M, first_key), mask.seen.end.saturating_sub(first_key));
     score_mod.apply(params, &mut s, TileMask::diagonal_from(params, BLOCK_M, place), row, key);

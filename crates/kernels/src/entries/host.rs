@@ -68,21 +68,25 @@ pub enum Algorithm {
     ForwardSimtDropout,
     /// `attention::forward_sm80`.
     ForwardSm80,
-    /// `attention::forward_sm80` with a `score::ScoreMod`.
+    /// `attention::forward_sm80` with a `score::CapAndBias`.
     ForwardSm80ScoreMod,
+    /// `attention::forward_sm80` with functions of a program's own; none is in the lists.
+    ForwardSm80Modified,
     /// [`Self::ForwardSm80ScoreMod`] with dropout; it takes scores that nothing changes too.
     ForwardSm80Dropout,
     /// `attention::forward_sm90`.
     ForwardSm90,
-    /// `attention::forward_sm90` with a `score::ScoreMod`.
+    /// `attention::forward_sm90` with a `score::CapAndBias`.
     ForwardSm90ScoreMod,
+    /// `attention::forward_sm90` with functions of a program's own; none is in the lists.
+    ForwardSm90Modified,
     /// [`Self::ForwardSm90ScoreMod`] with dropout; it takes scores that nothing changes too.
     ForwardSm90Dropout,
     /// `attention::forward_sm90` over rows that lie no multiple of 16 bytes apart.
     ForwardSm90Residues,
     /// `attention::forward_sm90` over a K/V cache.
     ForwardSm90Cached,
-    /// [`Self::ForwardSm90Cached`] with a `score::ScoreMod`.
+    /// [`Self::ForwardSm90Cached`] with a `score::CapAndBias`.
     ForwardSm90CachedScoreMod,
     /// `attention::decode`.
     Decode,
@@ -133,7 +137,7 @@ pub enum Algorithm {
     BackwardKeysDsSm80,
     /// `attention::backward_sm80::backward_dq`: dQ of dS that [`Self::BackwardKeysDsSm80`] stored.
     BackwardDqSm80,
-    /// [`Self::BackwardKeysSm80`] with a `score::ScoreMod` or dropout, or both.
+    /// [`Self::BackwardKeysSm80`] with a `score::CapAndBias` or dropout, or both.
     BackwardKeysSm80ScoreMod,
     /// [`Self::BackwardQueriesSm80`] with the same.
     BackwardQueriesSm80ScoreMod,
@@ -141,11 +145,11 @@ pub enum Algorithm {
     BackwardKeysSm90,
     /// `attention::backward_sm90` storing dS: all gradients.
     BackwardKeysDsSm90,
-    /// [`Self::BackwardKeysDsSm90`] with a `score::ScoreMod` or dropout, or both.
+    /// [`Self::BackwardKeysDsSm90`] with a `score::CapAndBias` or dropout, or both.
     BackwardKeysDsSm90ScoreMod,
     /// `attention::backward_sm90` summing dQ: all gradients.
     BackwardKeysDqSm90,
-    /// [`Self::BackwardKeysDqSm90`] with a `score::ScoreMod` or dropout, or both.
+    /// [`Self::BackwardKeysDqSm90`] with a `score::CapAndBias` or dropout, or both.
     BackwardKeysDqSm90ScoreMod,
     /// `attention::backward_sm90` owning queries.
     BackwardQueriesSm90,
@@ -158,6 +162,7 @@ impl Algorithm {
             self,
             Self::ForwardSm90
                 | Self::ForwardSm90ScoreMod
+                | Self::ForwardSm90Modified
                 | Self::ForwardSm90Dropout
                 | Self::ForwardSm90Residues
         ) || self.is_cached_forward()
@@ -211,9 +216,13 @@ impl Algorithm {
         match self {
             Self::StandardScores | Self::StandardSoftmax | Self::StandardValues => "standard",
             Self::ForwardSimt | Self::ForwardSimtDropout => "forward_simt",
-            Self::ForwardSm80 | Self::ForwardSm80ScoreMod | Self::ForwardSm80Dropout => "forward_sm80",
+            Self::ForwardSm80
+            | Self::ForwardSm80ScoreMod
+            | Self::ForwardSm80Modified
+            | Self::ForwardSm80Dropout => "forward_sm80",
             Self::ForwardSm90
             | Self::ForwardSm90ScoreMod
+            | Self::ForwardSm90Modified
             | Self::ForwardSm90Dropout
             | Self::ForwardSm90Residues => "forward_sm90",
             Self::ForwardSm90Cached | Self::ForwardSm90CachedScoreMod => "forward_sm90_cached",
@@ -287,6 +296,17 @@ pub struct Entry<A = Algorithm, T = Tile> {
     /// The kernel itself, for the simulator; `None` for a variant that a sweep built, which is PTX alone, and
     /// without the feature `sim`.
     pub run: Option<Run>,
+    /// What it is loaded from, where it is not among what ships.
+    pub image: Option<Image>,
+}
+
+/// An entry that a program brings along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// Its PTX, a module of its own.
+    pub ptx: &'static str,
+    /// What ptxas made of it, where it runs on one architecture alone.
+    pub cubin: Option<&'static [u8]>,
 }
 
 /// A kernel, by the parameters that it takes.

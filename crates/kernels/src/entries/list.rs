@@ -226,13 +226,21 @@ pub(super) const LIST: &[Line] = &[
     // Of 8 bits: as many keys a step as registers hold, and no more than a sum may have.
     forward_sm90_e4m3(192, 128, 64),
     forward_sm90_e4m3(192, 96, 64),
+    forward_sm90_e4m3(192, 128, 96),
     forward_sm90_e4m3(192, 96, 128),
     forward_sm90_e4m3(128, 128, 128),
+    forward_sm90_e4m3(128, 128, 160),
+    forward_sm90_e4m3(128, 128, 192),
+    forward_sm90_e4m3(128, 96, 224),
     forward_sm90_e4m3(128, 96, 256),
     forward_sm90_e4m3_score_mod(192, 128, 64),
     forward_sm90_e4m3_score_mod(192, 96, 64),
+    forward_sm90_e4m3_score_mod(192, 128, 96),
     forward_sm90_e4m3_score_mod(192, 96, 128),
     forward_sm90_e4m3_score_mod(128, 128, 128),
+    forward_sm90_e4m3_score_mod(128, 128, 160),
+    forward_sm90_e4m3_score_mod(128, 128, 192),
+    forward_sm90_e4m3_score_mod(128, 96, 224),
     forward_sm90_e4m3_score_mod(128, 96, 256),
     // (BLOCK_M, BLOCK_N, HEAD_DIM, stages, blocks per multiprocessor): as many tiles of K and V as shared
     // memory holds, and as many keys as registers do. Two blocks, so that one copies on while the other ends.

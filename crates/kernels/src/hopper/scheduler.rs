@@ -145,11 +145,17 @@ impl<A: Announced> Slots<A> {
         self.word(A::EXISTS) != 0
     }
 
+    /// Where the tile at hand was announced.
+    #[inline(always)]
+    pub fn address(&self) -> u32 {
+        self.address + A::BYTES * self.ring.stage()
+    }
+
     /// A word of the tile at hand, read again by each call.
     #[inline(always)]
     pub fn word(&self, index: u32) -> u32 {
         // SAFETY: the slot holds this tile until all warps have left it.
-        unsafe { shared::load_b32(self.address + A::BYTES * self.ring.stage() + 4 * index) }
+        unsafe { shared::load_b32(self.address() + 4 * index) }
     }
 
     /// Two words, the lower one first, as [`Self::word`].

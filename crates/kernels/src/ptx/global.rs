@@ -26,6 +26,23 @@ pub unsafe fn load_b32_if(exists: bool, address: u64) -> u32 {
     }
 }
 
+/// As [`load_b32_if`]; on the host also outside of the simulator.
+///
+/// # Safety
+/// As [`load_b32_if`]; outside of the simulator the address is host memory.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn read_b32_if(exists: bool, address: u64) -> u32 {
+    #[cfg(not(target_arch = "nvptx64"))]
+    if !crate::ptx::is_simulated() {
+        let address = core::ptr::with_exposed_provenance::<u32>(address as usize);
+        // SAFETY: an element that exists is readable host memory.
+        return if exists { unsafe { address.read() } } else { 0 };
+    }
+    // SAFETY: as the caller says.
+    unsafe { load_b32_if(exists, address) }
+}
+
 /// Loads 2 bytes if `exists`, else gives 0: one predicated instruction (`@p ld.global.b16`).
 ///
 /// # Safety

@@ -50,6 +50,15 @@ pub fn trap() -> ! {
     unsafe { core::arch::nvptx::trap() }
 }
 
+/// Whether this is a thread of a simulated kernel.
+#[cfg(not(target_arch = "nvptx64"))]
+pub(crate) fn is_simulated() -> bool {
+    cfg_select! {
+        feature = "sim" => { fa_sim::is_in_kernel() }
+        _ => { false }
+    }
+}
+
 /// Ends a kernel that is called where nothing can run it.
 #[cfg(not(any(target_arch = "nvptx64", feature = "sim")))]
 #[cold]

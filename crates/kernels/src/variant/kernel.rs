@@ -135,6 +135,7 @@ impl Kernel {
             Self::Attention(
                 Algorithm::ForwardSm80
                 | Algorithm::ForwardSm80ScoreMod
+                | Algorithm::ForwardSm80Modified
                 | Algorithm::ForwardSm80Dropout
                 | Algorithm::Decode
                 | Algorithm::DecodeCombine
@@ -152,6 +153,7 @@ impl Kernel {
             Self::Attention(
                 Algorithm::ForwardSm90
                 | Algorithm::ForwardSm90ScoreMod
+                | Algorithm::ForwardSm90Modified
                 | Algorithm::ForwardSm90Dropout
                 | Algorithm::ForwardSm90Residues
                 | Algorithm::ForwardSm90Cached

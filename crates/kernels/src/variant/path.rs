@@ -49,11 +49,13 @@ impl Variant {
                 Algorithm::ForwardSimt | Algorithm::ForwardSimtDropout => {
                     ("attention::forward_simt", "forward_simt")
                 }
-                Algorithm::ForwardSm80 | Algorithm::ForwardSm80ScoreMod | Algorithm::ForwardSm80Dropout => {
-                    ("attention::forward_sm80", "forward_sm80")
-                }
+                Algorithm::ForwardSm80
+                | Algorithm::ForwardSm80ScoreMod
+                | Algorithm::ForwardSm80Modified
+                | Algorithm::ForwardSm80Dropout => ("attention::forward_sm80", "forward_sm80"),
                 Algorithm::ForwardSm90
                 | Algorithm::ForwardSm90ScoreMod
+                | Algorithm::ForwardSm90Modified
                 | Algorithm::ForwardSm90Dropout
                 | Algorithm::ForwardSm90Residues
                 | Algorithm::ForwardSm90Cached

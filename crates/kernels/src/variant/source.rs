@@ -7,7 +7,8 @@ extern crate alloc;
 use alloc::collections::BTreeSet;
 use alloc::{format, string::String, vec::Vec};
 
-use super::{Kernel, Variant};
+use super::{Config, Kernel, Storage, Variant};
+use crate::attention::forward_sm90;
 use crate::entries::{Algorithm, GemmAlgorithm, variants};
 
 /// A file below `entries/generated/`, as text.
@@ -80,7 +81,72 @@ const fn signature(params: &'static str, run: &'static str) -> Signature {
     Signature { params, maps: None, run }
 }
 
+/// The types that a kernel with functions of scores is compiled with, as paths of Rust.
+#[derive(Clone, Copy, Debug)]
+pub struct Functions<'a> {
+    /// What the names of entries end with.
+    pub name: &'a str,
+    /// A [`ScoreMod`](crate::functions::ScoreMod).
+    pub score_mod: &'a str,
+    /// A [`MaskMod`](crate::functions::MaskMod).
+    pub mask_mod: &'a str,
+}
+
 impl Variant {
+    /// The same tile with functions of a program's own in place of softcap and ALiBi; `None` of a kernel that
+    /// takes none.
+    #[must_use]
+    pub fn modified(self) -> Option<Self> {
+        let algorithm = match self.kernel {
+            Kernel::Attention(Algorithm::ForwardSm80ScoreMod) => Algorithm::ForwardSm80Modified,
+            Kernel::Attention(Algorithm::ForwardSm90ScoreMod) => Algorithm::ForwardSm90Modified,
+            _ => return None,
+        };
+        let is_narrow = matches!(self.dtype, Storage::F16 | Storage::Bf16);
+        is_narrow.then_some(Self { kernel: Kernel::Attention(algorithm), ..self })
+    }
+
+    /// [`Self::name`] of a [modified](Self::modified) one.
+    pub fn name_with(&self, functions: &Functions<'_>) -> String {
+        format!("{}_{}", self.name(), functions.name)
+    }
+
+    /// [`Self::barriers`] of a [modified](Self::modified) one.
+    pub const fn barriers_with(&self, has_mask_mod: bool) -> u32 {
+        match self.config {
+            Config::Sm90(config) if has_mask_mod => forward_sm90::masked_barriers(config),
+            _ => self.barriers(),
+        }
+    }
+
+    /// [`Self::source`] of a [modified](Self::modified) one.
+    pub fn source_with(&self, functions: &Functions<'_>) -> String {
+        let (name, path) = (self.name_with(functions), self.path_with(functions));
+        format!("{}\n{}", imports(&[*self], Self::device_imports), self.device_of(&name, &path))
+    }
+
+    /// The native code of a [modified](Self::modified) one, as an expression of Rust where this crate is
+    /// called `root`.
+    pub fn native_with(&self, functions: &Functions<'_>, root: &str) -> String {
+        let imports: String =
+            self.kernel_imports().into_iter().map(|path| format!("use {root}::{path}; ")).collect();
+        format!(
+            "{{ {imports}{root}::entries::Run::{}({}) }}",
+            self.signature().run,
+            self.path_with(functions)
+        )
+    }
+
+    /// [`Self::path`] of a [modified](Self::modified) one.
+    fn path_with(&self, functions: &Functions<'_>) -> String {
+        let Functions { score_mod, mask_mod, .. } = functions;
+        let path = self.path();
+        let (kernel, tile) = path.split_once("::<").unwrap_or((&path, ""));
+        let module = kernel.split_once("::").map_or(kernel, |(module, _)| module);
+        let tile = tile.strip_suffix('>').unwrap_or(tile);
+        format!("{kernel}::<{module}::Modified<{tile}, {score_mod}, {mask_mod}>>")
+    }
+
     /// The entry point of this variant alone, as a device build takes it in place of the lists.
     pub fn source(&self) -> String {
         device(&[*self])
@@ -147,7 +213,12 @@ impl Variant {
     /// The entry point on the device. One that takes tensor maps, which stand in front of its parameters,
     /// gets their address too.
     fn device(&self) -> String {
-        let (name, kernel, Signature { params, maps, .. }) = (self.name(), self.path(), self.signature());
+        self.device_of(&self.name(), &self.path())
+    }
+
+    /// [`Self::device`] under a name, of a kernel with its parameters.
+    fn device_of(&self, name: &str, kernel: &str) -> String {
+        let Signature { params, maps, .. } = self.signature();
         let Some((maps, _)) = maps else {
             return format!(
                 "#[unsafe(export_name = \"{name}\")]\n\

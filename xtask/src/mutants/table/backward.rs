@@ -24,7 +24,7 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "backward_softcap",
                 "the derivative of softcap is forgotten",
-                "for_each(ds, |distance, i, j| distance * ScoreMod::slope(params, p[i][j]));",
+                "for_each(ds, |distance, i, j| distance * CapAndBias::slope(params, p[i][j]));",
                 "",
             ),
             defect(
@@ -190,8 +190,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "backward_sm80_slope",
                 "ALiBi's bias is forgotten",
-                "unsafe { ScoreMod::of_head(params, work) }",
-                "ScoreMod::default()",
+                "unsafe { CapAndBias::of_head(params, work) }",
+                "CapAndBias::default()",
             ),
         ],
     },
@@ -254,7 +254,7 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "backward_sm90_slope",
                 "the derivative of softcap is forgotten",
-                "p * ScoreMod::slope_of_masked(bent, inverse_softcap)",
+                "p * CapAndBias::slope_of_masked(bent, inverse_softcap)",
                 "p",
             ),
             defect(

@@ -167,6 +167,8 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         | Algorithm::Widen
         | Algorithm::Append
         | Algorithm::Merge => None,
+        // Programs bring them along.
+        Algorithm::ForwardSm80Modified | Algorithm::ForwardSm90Modified => None,
         // It runs with large batches whose lengths are on the device: `large.rs` has one.
         Algorithm::TileSchedule => None,
         Algorithm::BackwardDelta

@@ -5,7 +5,7 @@ use crate::dropout::{KEY_MULTIPLE, QUERY_MULTIPLE};
 use crate::mask::{ADDED_AT_ONCE, KeyRange, QueryRange, TileMask};
 use crate::params::AttentionParams;
 use crate::scheduler::WorkTile;
-use crate::score::ScoreMod;
+use crate::score::CapAndBias;
 
 /// The queries that a block which owns the keys from `first_key` on goes over, from where a step may begin.
 #[inline(always)]
@@ -26,9 +26,9 @@ pub(super) fn keys<T: Tile>(params: &AttentionParams, work: &WorkTile, first_row
 /// # Safety
 /// The ALiBi slopes that `params` describes are readable.
 #[inline(always)]
-pub(super) unsafe fn score_mod<T: Tile>(params: &AttentionParams, work: &WorkTile) -> ScoreMod {
+pub(super) unsafe fn score_mod<T: Tile>(params: &AttentionParams, work: &WorkTile) -> CapAndBias {
     // SAFETY: the head's slope is readable.
-    if T::SCORE_MOD { unsafe { ScoreMod::of_head(params, work) } } else { ScoreMod::default() }
+    if T::SCORE_MOD { unsafe { CapAndBias::of_head(params, work) } } else { CapAndBias::default() }
 }
 
 /// Which of a thread's weights are kept where rows are keys, each at

@@ -12,7 +12,7 @@ use crate::params::AttentionParams;
 use crate::ptx::{index, math, shared};
 use crate::registers::Registers as _;
 use crate::scheduler::WorkTile;
-use crate::score::ScoreMod;
+use crate::score::CapAndBias;
 use crate::tile::mma::MmaElement as _;
 
 /// The query head of a step.
@@ -20,7 +20,7 @@ use crate::tile::mma::MmaElement as _;
 pub(super) struct QueryHead {
     /// Its number in its sequence.
     head: u32,
-    score_mod: ScoreMod,
+    score_mod: CapAndBias,
 }
 
 impl QueryHead {
@@ -45,7 +45,7 @@ impl QueryHead {
         if row == block.first {
             self.head = self.head.wrapping_add(1);
             // SAFETY: the block goes over heads that the problem has.
-            self.score_mod = unsafe { ScoreMod::of_head(params, &self.of(&block.work)) };
+            self.score_mod = unsafe { CapAndBias::of_head(params, &self.of(&block.work)) };
         }
     }
 }
@@ -74,9 +74,9 @@ const fn behind(score: usize) -> (u32, u32) {
 /// Scores from products, in place: scale and softcap, where a launch has anything but a positive factor.
 #[inline(always)]
 pub(super) fn bend<T: Tile>(params: &AttentionParams, s: &mut T::S) {
-    if !drops::<T>(params) || ScoreMod::is_needed(params) {
+    if !drops::<T>(params) || CapAndBias::is_needed(params) {
         let mut scores = [*s];
-        ScoreMod::bend(params, &mut scores);
+        CapAndBias::bend(params, &mut scores);
         *s = scores[0];
     }
 }
@@ -108,7 +108,7 @@ pub(super) unsafe fn weigh<T: Tile>(
     unsafe {
         let state = (head.score_mod, kept);
         if drops::<T>(params) {
-            if ScoreMod::is_needed(params) {
+            if CapAndBias::is_needed(params) {
                 weigh_as::<T, true, true>(params, block, place, state, (s, packed));
             } else {
                 weigh_as::<T, false, true>(params, block, place, state, (s, packed));
@@ -134,13 +134,13 @@ unsafe fn weigh_as<T: Tile, const CHANGED: bool, const DROPS: bool>(
     params: &AttentionParams,
     block: &Block<T>,
     place: &Place,
-    (score_mod, kept): (ScoreMod, u32),
+    (score_mod, kept): (CapAndBias, u32),
     (s, packed): (&mut T::S, &mut T::Packed),
 ) {
     let scale = if CHANGED { LOG2_E } else { params.softmax_scale * LOG2_E };
     let (queries, keys) = (block.work.queries.len, block.work.keys.len);
     let corner = (place.query + keys).wrapping_sub(queries + place.key) as i32 as f32;
-    let inverse_softcap = ScoreMod::inverse_softcap(params);
+    let inverse_softcap = CapAndBias::inverse_softcap(params);
     let mut columns = 0;
     while 8 * columns < T::S::LEN {
         // SAFETY: the stage is there, and with it the statistics of all of its queries.
@@ -154,7 +154,7 @@ unsafe fn weigh_as<T: Tile, const CHANGED: bool, const DROPS: bool>(
             let score =
                 if CHANGED { score_mod.biased(bent, corner + (query as f32 - key as f32)) } else { bent };
             let p = math::exp2(math::fma(score, scale, shifts[j / 4 * 2 + j % 2]));
-            let weight = if CHANGED { p * ScoreMod::slope_of_masked(bent, inverse_softcap) } else { p };
+            let weight = if CHANGED { p * CapAndBias::slope_of_masked(bent, inverse_softcap) } else { p };
             let is_kept = !DROPS || kept >> bit_of(at) & 1 != 0;
             seen[j] = if is_kept { p } else { 0.0 };
             s[at] = if is_kept { weight } else { -weight };

@@ -36,7 +36,7 @@ pub trait Tile: Copy {
     /// Columns that rows are padded to in shared memory.
     const HEAD_DIM: u32;
     /// Whether a launch may change scores by more than a positive factor
-    /// ([`ScoreMod`](crate::score::ScoreMod)), or drop weights.
+    /// ([`CapAndBias`](crate::score::CapAndBias)), or drop weights.
     const SCORE_MOD: bool;
 
     /// What follows from the sizes.

@@ -6,7 +6,7 @@ use crate::mask::KeyRange;
 use crate::params::DecodeParams;
 use crate::ptx::{index, shared};
 use crate::registers::{Matrix, Registers as _, Width};
-use crate::score::{ScoreMod, for_each};
+use crate::score::{CapAndBias, for_each};
 use crate::tile::mma::{Lane, MmaTile};
 
 use super::tile::Tile;
@@ -70,7 +70,7 @@ impl<S: Matrix, W: Width> Rows<S, W> {
         // The last row's window begins furthest to the right, and the first row's ends furthest to the left.
         let first = seen_keys(params, used, last_row).first;
         let whole = KeyRange { first, end: seen_keys(params, used, work.first_row).end };
-        Self { q, diagonals, changed: ScoreMod::is_needed(&params.attention()), whole }
+        Self { q, diagonals, changed: CapAndBias::is_needed(&params.attention()), whole }
     }
 
     /// The factor that is left for the softmax: it is positive.
@@ -94,7 +94,7 @@ impl<S: Matrix, W: Width> Rows<S, W> {
         end: u32,
     ) {
         if self.changed {
-            ScoreMod::bend(&params.attention(), s);
+            CapAndBias::bend(&params.attention(), s);
             if params.per_head.alibi_slopes.are_there() {
                 let mut i = 0;
                 while i < S::ROWS {
@@ -103,7 +103,7 @@ impl<S: Matrix, W: Width> Rows<S, W> {
                     let mut j = 0;
                     while j < S::COLS {
                         let distance = self.diagonals[i].wrapping_sub(first_key + lane.column(j)) as i32;
-                        s[i][j] = ScoreMod::with_slope(slope).biased(s[i][j], distance as f32);
+                        s[i][j] = CapAndBias::with_slope(slope).biased(s[i][j], distance as f32);
                         j += 1;
                     }
                     i += 1;

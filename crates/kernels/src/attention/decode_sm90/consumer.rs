@@ -13,7 +13,7 @@ use crate::params::DecodeParams;
 use crate::ptx::wgmma::Accumulator as _;
 use crate::ptx::{cluster, fence, index};
 use crate::registers::Matrix;
-use crate::score::{ScoreMod, for_each};
+use crate::score::{CapAndBias, for_each};
 use crate::softmax::OnlineSoftmax;
 use crate::tile::mma::Lane;
 use crate::tile::panels::Panels;
@@ -77,7 +77,7 @@ impl<T: Tile> Consumer<T> {
     /// Computes and stores all items of this block.
     #[inline(always)]
     pub(super) fn run(&mut self, params: &DecodeParams) {
-        let changed = ScoreMod::is_needed(&params.attention());
+        let changed = CapAndBias::is_needed(&params.attention());
         let softmax_scale = if changed { 1.0 } else { params.softmax_scale };
         // SAFETY: this warp leaves each item once, when it has stored its part.
         let mut slots = unsafe { ItemSlots::consumer(self.memory.slots()) };

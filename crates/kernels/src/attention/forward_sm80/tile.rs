@@ -4,6 +4,7 @@ use core::marker::PhantomData;
 
 use crate::config::MmaConfig;
 use crate::dropout;
+use crate::functions::{MaskMod, ScoreMod, Unchanged};
 use crate::registers::{Columns, Matrix, Width};
 use crate::softmax::OnlineSoftmax;
 use crate::tile::mma::{MmaElement, QUAD};
@@ -19,10 +20,14 @@ pub trait Tile: Copy {
     type O: Matrix<Column<f32> = <Self::S as Matrix>::Column<f32>>;
     /// Columns that Q, K and V are padded to in shared memory.
     type HeadDim: Width;
+    /// What takes the place of the scaled score.
+    type ScoreMod: ScoreMod;
+    /// What hides keys beside the window.
+    type MaskMod: MaskMod;
 
     /// Warps of a block.
     const WARPS: u32;
-    /// Whether there is something between scores and mask ([`ScoreMod`](crate::score::ScoreMod)): it has
+    /// Whether there is something between scores and mask ([`CapAndBias`](crate::score::CapAndBias)): it has
     /// entries of its own, so that the others do not pay for it.
     const SCORE_MOD: bool;
     /// Whether weights are dropped.
@@ -78,10 +83,29 @@ where
     type S = [<Columns<N> as Width>::Quarter; ROWS];
     type O = [<Columns<D> as Width>::Quarter; ROWS];
     type HeadDim = Columns<D>;
+    type ScoreMod = Unchanged;
+    type MaskMod = Unchanged;
 
     const WARPS: u32 = WARPS;
     const SCORE_MOD: bool = SCORE_MOD;
     const DROPOUT: bool = DROPOUT;
+}
+
+/// A tile with functions of scores, without a softcap and ALiBi.
+#[derive(Clone, Copy, Debug)]
+pub struct Modified<T, S, M>(PhantomData<(T, S, M)>);
+
+impl<T: Tile, S: ScoreMod, M: MaskMod> Tile for Modified<T, S, M> {
+    type Element = T::Element;
+    type S = T::S;
+    type O = T::O;
+    type HeadDim = T::HeadDim;
+    type ScoreMod = S;
+    type MaskMod = M;
+
+    const WARPS: u32 = T::WARPS;
+    const SCORE_MOD: bool = S::CHANGES;
+    const DROPOUT: bool = false;
 }
 
 /// The running max and sum of a lane's rows.

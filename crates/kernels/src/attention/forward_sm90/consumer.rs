@@ -11,6 +11,7 @@ use super::tile::{KeyStages, Tile};
 use super::{Pipeline, cached, epilogue, first_row};
 use crate::attention::alignment::Alignment as _;
 use crate::config::Sm90Config;
+use crate::functions::{MaskMod as _, ScoreMod as _};
 use crate::hopper::epilogue::{wait_all, wait_read};
 use crate::hopper::ring::{Count, Ring};
 use crate::hopper::roles::{WARPGROUP, WARPGROUP_ROWS, Warpgroup, leads_warp};
@@ -18,7 +19,7 @@ use crate::params::{AttentionParams, PersistentParams};
 use crate::ptx::{barrier, index};
 use crate::registers::Registers as _;
 use crate::scheduler::WorkTile;
-use crate::score::FoldedScoreMod;
+use crate::score::FoldedCapAndBias;
 use crate::softmax::OnlineSoftmax;
 use crate::tile::mma::QUAD;
 use crate::tile::wgmma::Descriptor;
@@ -43,7 +44,9 @@ pub(super) struct Consumer<T: Tile> {
     o: T::O,
     softmax: OnlineSoftmax<[f32; 2], QUAD, T::Element>,
     /// Of the tile's head; used with [`Tile::SCORE_MOD`].
-    score_mod: FoldedScoreMod,
+    score_mod: FoldedCapAndBias,
+    /// Where the tile was announced; used with functions of scores.
+    slot: u32,
     /// Of the tile, its head among those of all sequences and its first row; used with [`Tile::DROPOUT`].
     rows: (u32, u32),
 }
@@ -90,7 +93,8 @@ impl<T: Tile> Consumer<T> {
                 p: T::P::ZERO,
                 o: T::O::ZERO,
                 softmax: OnlineSoftmax::with_positive_scale(1.0),
-                score_mod: FoldedScoreMod::default(),
+                score_mod: FoldedCapAndBias::default(),
+                slot: 0,
                 rows: (0, 0),
             }
         }
@@ -105,6 +109,7 @@ impl<T: Tile> Consumer<T> {
         // SAFETY: this warp leaves each tile once, when it has stored its rows.
         let mut slots = unsafe { TileSlots::consumer(self.pipeline.schedule()) };
         while slots.wait() {
+            self.slot = slots.address();
             let barriers = self.pipeline.q_barriers(self.warpgroup.index());
             // SAFETY: the warps release their rows of Q once a tile.
             self.queries = unsafe { Ring::consumer_of_phase(barriers, slots.phase()) };
@@ -169,15 +174,17 @@ impl<T: Tile> Consumer<T> {
         let seen = blocks.seen_by(params, work, first_row, WARPGROUP_ROWS);
         let seen = if T::TAKES_TURNS { blocks.all(seen) } else { seen };
         let seen = if has_rows { seen } else { Seen { begin: 0, end: 0, ..seen } };
-        let softmax_scale = if T::SCORE_MOD {
-            FoldedScoreMod::unit(&attention.reread_scale())
+        let softmax_scale = if T::ScoreMod::CHANGES {
+            1.0
+        } else if T::SCORE_MOD {
+            FoldedCapAndBias::unit(&attention.reread_scale())
         } else {
             attention.softmax_scale
         };
         self.softmax = OnlineSoftmax::with_positive_scale(softmax_scale);
         self.o = T::O::ZERO;
         let sees = seen.begin < seen.end;
-        if T::SCORE_MOD {
+        if T::SCORE_MOD && !T::ScoreMod::CHANGES {
             // SAFETY: the launch's parameters describe its slopes.
             let slope = unsafe {
                 if T::IN_CACHE {
@@ -186,7 +193,7 @@ impl<T: Tile> Consumer<T> {
                     attention.per_head.alibi_slopes.of(work.batch, work.head)
                 }
             };
-            self.score_mod = FoldedScoreMod::with_slope(&attention.reread_scale(), slope);
+            self.score_mod = FoldedCapAndBias::with_slope(&attention.reread_scale(), slope);
         }
         if T::DROPOUT {
             self.rows = (work.batch * attention.heads + work.head, tile_row);
@@ -233,13 +240,16 @@ impl<T: Tile> Consumer<T> {
             block -= 1;
             self.begin(params, blocks, seen, block == seen.begin);
         }
-        while block > seen.begin && block > seen.whole_end {
-            block -= 1;
-            self.step::<true>(params, blocks, block, block == seen.begin);
-        }
-        while block > seen.begin && block > seen.whole_begin {
-            block -= 1;
-            self.step::<false>(params, blocks, block, block == seen.begin);
+        // A mask function may hide any key.
+        if !T::MaskMod::MASKS {
+            while block > seen.begin && block > seen.whole_end {
+                block -= 1;
+                self.step::<true>(params, blocks, block, block == seen.begin);
+            }
+            while block > seen.begin && block > seen.whole_begin {
+                block -= 1;
+                self.step::<false>(params, blocks, block, block == seen.begin);
+            }
         }
         while block > seen.begin {
             block -= 1;
@@ -260,7 +270,7 @@ impl<T: Tile> Consumer<T> {
         let lost = if T::Alignment::BY_RESIDUES {
             self.mask_tail(&params.attention);
             [0.0; 2]
-        } else if block >= seen.whole_end || block < seen.whole_begin {
+        } else if T::MaskMod::MASKS || block >= seen.whole_end || block < seen.whole_begin {
             self.change_and_mask::<true>(params, blocks, block)
         } else {
             self.change_and_mask::<false>(params, blocks, block)

@@ -4,6 +4,7 @@ use core::marker::PhantomData;
 
 use super::cached::{head_bits, part_of};
 use super::tile::Tile;
+use crate::functions::{MaskMod as _, Queries, within};
 use crate::mask::{KeyRange, TileMask};
 use crate::params::PersistentParams;
 use crate::scheduler::WorkTile;
@@ -26,6 +27,10 @@ impl<T: Tile> KeyBlocks<T> {
         let mut mask = TileMask::new(&params.attention, work, first_row >> bits, rows, T::BLOCK_N);
         mask.seen.first -= mask.seen.first % T::KEY_MULTIPLE;
         mask.seen = part_of::<T>(params, (split, work.keys.len), mask.seen);
+        if T::MaskMod::MASKS {
+            let queries = Queries::of_tile(work, first_row, rows);
+            mask.seen = within::<T::MaskMod>(&params.attention.functions, queries, mask.seen);
+        }
         let count = mask.seen.end.saturating_sub(mask.seen.first).div_ceil(T::BLOCK_N);
         Self { count, mask, tile: PhantomData }
     }
@@ -50,7 +55,7 @@ impl<T: Tile> KeyBlocks<T> {
         let (first, last) = (range(first_row), range(first_row + rows - 1));
         let from_start = |key: u32| key.saturating_sub(self.mask.seen.first);
         let (begin, end) = (from_start(first.first) / T::BLOCK_N, from_start(last.end).div_ceil(T::BLOCK_N));
-        let end = if T::IN_CACHE { end.min(self.count) } else { end };
+        let end = if T::IN_CACHE || T::MaskMod::MASKS { end.min(self.count) } else { end };
         let exists = first_row >> bits < work.queries.len && begin < end;
         Seen {
             begin: if exists { begin } else { 0 },

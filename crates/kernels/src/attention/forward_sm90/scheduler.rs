@@ -159,6 +159,16 @@ impl TileSlots {
         }
     }
 
+    /// Tile, head and batch of the tile that was announced at an address.
+    ///
+    /// # Safety
+    /// The address is [`Self::address`] of a tile that this warp has not left.
+    #[inline(always)]
+    pub(super) unsafe fn place(address: u32) -> [u32; 3] {
+        // SAFETY: the words are the slot's.
+        [0, 4, 8].map(|word| unsafe { shared::load_b32(address + word) })
+    }
+
     /// The blocks of keys of the tile at hand, read again by each call.
     #[inline(always)]
     pub(super) fn keys(&self) -> Keys {

@@ -6,6 +6,7 @@ use super::operand::Operand;
 use crate::attention::alignment::Alignment;
 use crate::config::Sm90Config;
 use crate::dropout;
+use crate::functions::{MaskMod, ScoreMod, Unchanged};
 use crate::hopper::ring::Stages;
 use crate::ptx::wgmma::{Accumulator, Span};
 use crate::registers::{Columns, Registers, Width};
@@ -27,6 +28,10 @@ pub trait Tile: Copy {
     type O: Accumulator;
     /// Where rows and heads may start.
     type Alignment: Alignment;
+    /// What takes the place of the scaled score.
+    type ScoreMod: ScoreMod;
+    /// What hides keys beside the window.
+    type MaskMod: MaskMod;
 
     /// Query rows.
     const BLOCK_M: u32;
@@ -36,7 +41,7 @@ pub trait Tile: Copy {
     const HEAD_DIM: u32;
     /// Columns that V and O are.
     const HEAD_DIM_V: u32;
-    /// Whether there is something between scores and mask ([`ScoreMod`](crate::score::ScoreMod)).
+    /// Whether there is something between scores and mask ([`CapAndBias`](crate::score::CapAndBias)).
     const SCORE_MOD: bool;
     /// Whether weights are dropped.
     const DROPOUT: bool;
@@ -111,6 +116,8 @@ where
     type Drawn = <Columns<N> as Width>::Eighth;
     type O = <Columns<DV> as Span>::Accumulator;
     type Alignment = A;
+    type ScoreMod = Unchanged;
+    type MaskMod = Unchanged;
 
     const BLOCK_M: u32 = M;
     const BLOCK_N: u32 = N;
@@ -118,6 +125,29 @@ where
     const HEAD_DIM_V: u32 = DV;
     const SCORE_MOD: bool = SCORE_MOD;
     const DROPOUT: bool = DROPOUT;
+}
+
+/// A tile with functions of scores, without a softcap and ALiBi.
+#[derive(Clone, Copy, Debug)]
+pub struct Modified<T, S, M>(PhantomData<(T, S, M)>);
+
+impl<T: Tile, S: ScoreMod, M: MaskMod> Tile for Modified<T, S, M> {
+    type Element = T::Element;
+    type S = T::S;
+    type Row = T::Row;
+    type P = T::P;
+    type Drawn = T::Drawn;
+    type O = T::O;
+    type Alignment = T::Alignment;
+    type ScoreMod = S;
+    type MaskMod = M;
+
+    const BLOCK_M: u32 = T::BLOCK_M;
+    const BLOCK_N: u32 = T::BLOCK_N;
+    const HEAD_DIM: u32 = T::HEAD_DIM;
+    const HEAD_DIM_V: u32 = T::HEAD_DIM_V;
+    const SCORE_MOD: bool = S::CHANGES;
+    const DROPOUT: bool = false;
 }
 
 /// Stages of K, and of V.

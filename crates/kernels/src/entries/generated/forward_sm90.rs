@@ -489,6 +489,13 @@ mod device {
         unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 192, 96, 64, 64, false, false>>(&mapped.params, maps) }
     }
 
+    #[unsafe(export_name = "forward_sm90_e4m3_m192_n128_d96")]
+    unsafe extern "ptx-kernel" fn forward_sm90_e4m3_m192_n128_d96(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_e4m3_m192_n128_d96");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 192, 128, 96, 96, false, false>>(&mapped.params, maps) }
+    }
+
     #[unsafe(export_name = "forward_sm90_e4m3_m192_n96_d128")]
     unsafe extern "ptx-kernel" fn forward_sm90_e4m3_m192_n96_d128(mapped: Mapped<AttentionMaps, PersistentParams>) {
         let maps = parameter_address!("forward_sm90_e4m3_m192_n96_d128");
@@ -501,6 +508,27 @@ mod device {
         let maps = parameter_address!("forward_sm90_e4m3_m128_n128_d128");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 128, 128, 128, false, false>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "forward_sm90_e4m3_m128_n128_d160")]
+    unsafe extern "ptx-kernel" fn forward_sm90_e4m3_m128_n128_d160(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_e4m3_m128_n128_d160");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 128, 160, 160, false, false>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "forward_sm90_e4m3_m128_n128_d192")]
+    unsafe extern "ptx-kernel" fn forward_sm90_e4m3_m128_n128_d192(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_e4m3_m128_n128_d192");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 128, 192, 192, false, false>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "forward_sm90_e4m3_m128_n96_d224")]
+    unsafe extern "ptx-kernel" fn forward_sm90_e4m3_m128_n96_d224(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_e4m3_m128_n96_d224");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 96, 224, 224, false, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "forward_sm90_e4m3_m128_n96_d256")]
@@ -524,6 +552,13 @@ mod device {
         unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 192, 96, 64, 64, true, false>>(&mapped.params, maps) }
     }
 
+    #[unsafe(export_name = "forward_sm90_e4m3_m192_n128_d96_score_mod")]
+    unsafe extern "ptx-kernel" fn forward_sm90_e4m3_m192_n128_d96_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_e4m3_m192_n128_d96_score_mod");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 192, 128, 96, 96, true, false>>(&mapped.params, maps) }
+    }
+
     #[unsafe(export_name = "forward_sm90_e4m3_m192_n96_d128_score_mod")]
     unsafe extern "ptx-kernel" fn forward_sm90_e4m3_m192_n96_d128_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
         let maps = parameter_address!("forward_sm90_e4m3_m192_n96_d128_score_mod");
@@ -536,6 +571,27 @@ mod device {
         let maps = parameter_address!("forward_sm90_e4m3_m128_n128_d128_score_mod");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 128, 128, 128, true, false>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "forward_sm90_e4m3_m128_n128_d160_score_mod")]
+    unsafe extern "ptx-kernel" fn forward_sm90_e4m3_m128_n128_d160_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_e4m3_m128_n128_d160_score_mod");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 128, 160, 160, true, false>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "forward_sm90_e4m3_m128_n128_d192_score_mod")]
+    unsafe extern "ptx-kernel" fn forward_sm90_e4m3_m128_n128_d192_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_e4m3_m128_n128_d192_score_mod");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 128, 192, 192, true, false>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "forward_sm90_e4m3_m128_n96_d224_score_mod")]
+    unsafe extern "ptx-kernel" fn forward_sm90_e4m3_m128_n96_d224_score_mod(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_e4m3_m128_n96_d224_score_mod");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 96, 224, 224, true, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "forward_sm90_e4m3_m128_n96_d256_score_mod")]
@@ -625,13 +681,21 @@ pub(in crate::entries) mod native {
         ("forward_sm90_bf16_m192_n64_d144_residues", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByRows, 192, 64, 144, 144, false, false>>)),
         ("forward_sm90_e4m3_m192_n128_d64", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 192, 128, 64, 64, false, false>>)),
         ("forward_sm90_e4m3_m192_n96_d64", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 192, 96, 64, 64, false, false>>)),
+        ("forward_sm90_e4m3_m192_n128_d96", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 192, 128, 96, 96, false, false>>)),
         ("forward_sm90_e4m3_m192_n96_d128", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 192, 96, 128, 128, false, false>>)),
         ("forward_sm90_e4m3_m128_n128_d128", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 128, 128, 128, false, false>>)),
+        ("forward_sm90_e4m3_m128_n128_d160", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 128, 160, 160, false, false>>)),
+        ("forward_sm90_e4m3_m128_n128_d192", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 128, 192, 192, false, false>>)),
+        ("forward_sm90_e4m3_m128_n96_d224", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 96, 224, 224, false, false>>)),
         ("forward_sm90_e4m3_m128_n96_d256", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 96, 256, 256, false, false>>)),
         ("forward_sm90_e4m3_m192_n128_d64_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 192, 128, 64, 64, true, false>>)),
         ("forward_sm90_e4m3_m192_n96_d64_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 192, 96, 64, 64, true, false>>)),
+        ("forward_sm90_e4m3_m192_n128_d96_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 192, 128, 96, 96, true, false>>)),
         ("forward_sm90_e4m3_m192_n96_d128_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 192, 96, 128, 128, true, false>>)),
         ("forward_sm90_e4m3_m128_n128_d128_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 128, 128, 128, true, false>>)),
+        ("forward_sm90_e4m3_m128_n128_d160_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 128, 160, 160, true, false>>)),
+        ("forward_sm90_e4m3_m128_n128_d192_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 128, 192, 192, true, false>>)),
+        ("forward_sm90_e4m3_m128_n96_d224_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 96, 224, 224, true, false>>)),
         ("forward_sm90_e4m3_m128_n96_d256_score_mod", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<E4m3, ByHeads, 128, 96, 256, 256, true, false>>)),
     ];
 }

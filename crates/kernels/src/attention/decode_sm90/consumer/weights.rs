@@ -7,7 +7,7 @@ use crate::hopper::roles::WARPS;
 use crate::params::DecodeParams;
 use crate::ptx::{index, math, shared, stmatrix, warp};
 use crate::registers::{Matrix as _, Registers as _};
-use crate::score::{ScoreMod, for_each};
+use crate::score::{CapAndBias, for_each};
 use crate::tile::mma::{Lane, MmaElement as _, QUAD};
 
 use super::super::rows::Ends;
@@ -29,13 +29,13 @@ impl<T: Tile> Consumer<T> {
         let lane = self.lane;
         let row = |i: usize| self.memory.row(self.queries.stage(), lane.column(i));
         if changed {
-            ScoreMod::bend(&params.attention(), s);
+            CapAndBias::bend(&params.attention(), s);
             if params.per_head.alibi_slopes.are_there() {
                 for_each(s, |score, i, j| {
                     // SAFETY: the words are the row's, and were written before Q was handed on.
                     let (diagonal, slope) = unsafe { (shared::load_b32(row(i)), shared::load(row(i) + 4)) };
                     let distance = diagonal.wrapping_sub(first_key + key_of(lane, j)) as i32;
-                    ScoreMod::with_slope(slope).biased(score, distance as f32)
+                    CapAndBias::with_slope(slope).biased(score, distance as f32)
                 });
             }
         }

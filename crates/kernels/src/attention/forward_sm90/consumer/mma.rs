@@ -2,15 +2,19 @@
 
 use super::Consumer;
 use crate::attention::forward_sm90::cached::head_bits;
+use crate::attention::forward_sm90::first_row;
 use crate::attention::forward_sm90::key_blocks::KeyBlocks;
 use crate::attention::forward_sm90::operand::Operand as _;
+use crate::attention::forward_sm90::scheduler::TileSlots;
 use crate::attention::forward_sm90::tile::{KeyBlock, QueryRows, Tile, ValueBlock};
+use crate::functions::{MaskMod as _, Position, Score, ScoreMod as _};
 use crate::hopper::epilogue::scale_rows;
 use crate::mask::TileMask;
 use crate::params::{AttentionParams, PersistentParams};
+use crate::ptx::index;
 use crate::ptx::wgmma::Accumulator as _;
 use crate::registers::Registers as _;
-use crate::score::{FoldedScoreMod, Side};
+use crate::score::{FoldedCapAndBias, Side};
 use crate::tile::mma::Lane;
 use crate::tile::panels::Panels;
 
@@ -88,7 +92,15 @@ impl<T: Tile> Consumer<T> {
         blocks: &KeyBlocks<T>,
         block: u32,
     ) -> [f32; 2] {
-        let lost = if T::SCORE_MOD { self.change_scores(params, blocks, block) } else { [0.0; 2] };
+        let mut lost = [0.0; 2];
+        if T::ScoreMod::CHANGES {
+            self.call_score_mod(&params.attention, self.first_position(params, blocks, block));
+        } else if T::SCORE_MOD {
+            lost = self.change_scores(params, blocks, block);
+        }
+        if T::MaskMod::MASKS {
+            self.call_mask_mod(&params.attention, self.first_position(params, blocks, block));
+        }
         if MASKED {
             self.mask(params, blocks, block);
         }
@@ -105,12 +117,56 @@ impl<T: Tile> Consumer<T> {
         let index = |i: usize, j: usize| 4 * (j / 2) + 2 * i + j % 2;
         let mut scores = [T::Row::ZERO; 2];
         for_each(T::Row::LEN, |i, j| scores[i][j] = self.s[index(i, j)]);
-        FoldedScoreMod::bend(params, &mut scores);
+        FoldedCapAndBias::bend(params, &mut scores);
         let side = Side::of(diagonal, T::BLOCK_M >> bits, T::BLOCK_N);
         let corner = diagonal.wrapping_add(lane.row(0) >> bits).wrapping_sub(lane.column(0));
         let lost = self.score_mod.add_bias(&mut scores, side, (corner, 8 >> bits), column);
         for_each(T::Row::LEN, |i, j| self.s[index(i, j)] = scores[i][j]);
         lost
+    }
+
+    /// Where the first of this thread's scores of a block is.
+    #[inline(always)]
+    fn first_position(&self, params: &PersistentParams, blocks: &KeyBlocks<T>, block: u32) -> Position {
+        // SAFETY: the slot holds this tile until all warps have left it.
+        let [tile, head, batch] = unsafe { TileSlots::place(self.slot) };
+        let lane = Lane::reread(2);
+        Position {
+            batch,
+            head,
+            query: first_row::<T>(params, tile) + lane.row(0),
+            key: blocks.first_key(block) + lane.column(0),
+        }
+    }
+
+    #[inline(always)]
+    fn call_score_mod(&mut self, params: &AttentionParams, first: Position) {
+        self.for_each_score(first, |product, at| {
+            T::ScoreMod::score(&params.functions, Score::new(product, params.softmax_scale), at)
+        });
+    }
+
+    #[inline(always)]
+    fn call_mask_mod(&mut self, params: &AttentionParams, first: Position) {
+        let masked = |score, sees: bool| if sees { score } else { f32::NEG_INFINITY };
+        self.for_each_score(first, |score, at| masked(score, T::MaskMod::sees(&params.functions, at)));
+    }
+
+    /// Changes each score, `AT_ONCE` after `AT_ONCE`: what functions load for all of them at once would not fit
+    /// the registers.
+    #[inline(always)]
+    fn for_each_score(&mut self, mut first: Position, change: impl Fn(f32, Position) -> f32) {
+        const AT_ONCE: usize = 16;
+        let zero = index::zero();
+        let mut j = 0;
+        while j < T::S::LEN {
+            self.s[j] = change(self.s[j], behind(first, j));
+            if j % AT_ONCE == AT_ONCE - 1 {
+                let done = self.s[j].to_bits() & zero;
+                (first.query, first.key) = (first.query | done, first.key | done);
+            }
+            j += 1;
+        }
     }
 
     /// Sets the scores of keys that their row does not see to −∞.
@@ -165,6 +221,15 @@ impl<T: Tile> Consumer<T> {
             j += 1;
         }
     }
+}
+
+/// Where score `j` of a thread is whose first is at `first`.
+#[inline(always)]
+const fn behind(first: Position, j: usize) -> Position {
+    let (row, column) = (8 * (j as u32 / 2 % 2), 8 * (j as u32 / 4) + j as u32 % 2);
+    // SAFETY: sequences end below 2^30, and so does a tile.
+    let (query, key) = unsafe { (first.query.unchecked_add(row), first.key.unchecked_add(column)) };
+    Position { query, key, ..first }
 }
 
 /// How far a thread's column `j` of a product lies to the right of its first.

@@ -1,0 +1,81 @@
+//! The plan of a problem with functions of scores: the kernels are those that the program brings along.
+
+use fa_kernels::entries::{Algorithm, Entry};
+
+use super::geometry::Columns;
+use super::hopper::ways;
+use super::{Choice, Kernel, Request, join, plan_entry};
+use crate::functions::Functions;
+use crate::{Device, Error, Problem, Result};
+
+/// Chooses among the entries that are built with the problem's functions: Hopper's tile that is estimated to be
+/// done first, else the first of the others.
+///
+/// # Errors
+/// When none is built for the storage type or head_dims, or for the kernel or tile asked for, when the same bits in
+/// any batch are asked for, and as [`plan_entry`].
+pub(super) fn plan_modified(
+    problem: &Problem,
+    device: &Device,
+    request: &Request,
+    functions: &Functions,
+) -> Result<Choice> {
+    let built = functions.built;
+    let refuse = |reason: String| Err(Error::Functions { name: built.name, reason });
+    if request.batch_invariant {
+        return refuse("no kernel with functions gives the same bits in any batch".to_owned());
+    }
+    let runs = |entry: &&Entry| entry.target.runs_on(device.compute_capability);
+    let fits = |entry: &&Entry| {
+        entry.dtype == problem.dtype().name() && Columns::of(problem).fit(&entry.tile) && runs(entry)
+    };
+    let fitting: Vec<&'static Entry> = built.entries.iter().filter(fits).collect();
+    if fitting.is_empty() {
+        let of = |entry: &Entry| format!("{} to {}", entry.dtype, entry.tile.head_dim);
+        let mut all: Vec<_> = built.entries.iter().filter(runs).map(of).collect();
+        all.sort();
+        all.dedup();
+        return refuse(format!(
+            "built for no {} with head_dim {} on sm_{}; there: {}",
+            problem.dtype(),
+            problem.widest_head_dim(),
+            device.compute_capability,
+            join(all.into_iter())
+        ));
+    }
+    let asked = |entry: &&&Entry| {
+        request
+            .kernel
+            .is_none_or(|kernel| kernel.tiled().map(Algorithm::family) == Some(entry.algorithm.family()))
+            && request.takes(&entry.tile)
+    };
+    let asked_for: Vec<&'static Entry> = fitting.iter().filter(asked).copied().collect();
+    let mut planned = Vec::new();
+    let mut refusal = None;
+    for entry in asked_for {
+        let cycles = match ways(problem, device) {
+            Ok(ways) if entry.algorithm == Algorithm::ForwardSm90Modified => {
+                Some(ways.of_algorithm(entry.algorithm).schedule(problem, device, entry).cycles)
+            }
+            _ => None,
+        };
+        match plan_entry(problem, device, entry) {
+            Ok(choice) => planned.push((cycles.unwrap_or(f64::INFINITY), choice)),
+            Err(error) => refusal = Some(error),
+        }
+    }
+    // A stable sort: Hopper's come first.
+    planned.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    let Some((_, mut choice)) = planned.into_iter().next() else {
+        let tiles = join(fitting.iter().map(|entry| {
+            format!("{} {}x{}", entry.algorithm.family(), entry.tile.block_m, entry.tile.block_n)
+        }));
+        return Err(refusal.unwrap_or(Error::Functions {
+            name: built.name,
+            reason: format!("no such kernel or tile is built; there are {tiles}"),
+        }));
+    };
+    let kernel = choice.kernel;
+    choice.reasons[0] = format!("{}: built with the functions {}", Kernel::name(kernel), built.name);
+    Ok(choice)
+}

@@ -1,0 +1,279 @@
+//! Functions of scores that a program brings along: simulator and CPU against the reference.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+// What the demonstration compiles into its kernels.
+#[path = "../../../demos/score-functions/src/functions.rs"]
+mod functions;
+
+use std::sync::LazyLock;
+
+use common::{Case, Order, untouched_outside};
+use fa_kernels::attention::alignment::ByHeads;
+use fa_kernels::attention::{forward_sm80, forward_sm90};
+use fa_kernels::element::{Bf16, F16};
+use fa_kernels::entries::{Entry, Run, variants};
+use fa_kernels::functions::{MaskMod, Unchanged};
+use flash_attention::backward::BackwardProblem;
+use flash_attention::forward::{Addresses, Dropout, Outputs};
+use flash_attention::functions::{Built, FunctionTensor, Functions, Native};
+use flash_attention::sim::Sim;
+use flash_attention::{
+    Backend, BackendKind, DType, Device, Element, Kernel, Options, Plan, Problem, Request, accuracy,
+    reference,
+};
+use functions::{Documents, RelativeBias, Shift};
+use half::{bf16, f16};
+
+/// An entry of a listed tile with functions, whose native code is `run`.
+fn entry(name: &str, has_mask_mod: bool, run: Run) -> Entry {
+    let mut variants = variants().filter_map(|listed| listed.modified());
+    let variant = variants.find(|variant| variant.name() == name).unwrap();
+    let barriers = variant.barriers_with(has_mask_mod);
+    Entry { run: Some(run), barriers, ..variant.entry(name.to_owned().leak()).unwrap() }
+}
+
+/// Some tiles with functions, as a `build.rs` has them written.
+macro_rules! built {
+    ($name:ident, $score:ty, $mask:ty) => {
+        static $name: LazyLock<Built> = LazyLock::new(|| {
+            use forward_sm80::{Modified as Modified80, Sm80Tile, forward_sm80 as sm80};
+            use forward_sm90::{Modified as Modified90, Sm90Tile, forward_sm90 as sm90};
+            type Tile80 = Modified80<Sm80Tile<F16, 4, 4, 64, 64, true, false>, $score, $mask>;
+            type Tile90<E, const M: u32, const N: u32, const D: u32> =
+                Modified90<Sm90Tile<E, ByHeads, M, N, D, D, true, false>, $score, $mask>;
+            let of = |name, run| entry(name, <$mask>::MASKS, run);
+            let entries = vec![
+                of("forward_sm90_f16_m192_n64_d64", Run::Persistent(sm90::<Tile90<F16, 192, 64, 64>>)),
+                of("forward_sm90_bf16_m128_n128_d128", Run::Persistent(sm90::<Tile90<Bf16, 128, 128, 128>>)),
+                of("forward_sm80_f16_m128_n64_d64_w4", Run::Attention(sm80::<Tile80>)),
+            ];
+            let functions = Native::of::<$score, $mask>();
+            Built { name: stringify!($name), functions, entries: entries.leak() }
+        });
+    };
+}
+
+built!(BOTH, RelativeBias, Documents);
+built!(MASKED, Unchanged, Documents);
+built!(SHIFTED, Shift, Unchanged);
+
+const ROWS: usize = 300;
+
+/// Documents of 2 sequences of [`ROWS`] rows: some of a few rows, and in the second one longer than a tile.
+fn documents() -> Vec<i32> {
+    let of_first = (0..ROWS).map(|row| (row / 37) as i32);
+    let of_second = (0..ROWS).map(|row| if row < 250 { 1 } else { 2 });
+    of_first.chain(of_second).collect()
+}
+
+/// What [`Documents`] and [`RelativeBias`] read: documents in rising order, and biases of so many heads.
+fn tensors(documents: &[i32], heads: usize) -> Vec<FunctionTensor> {
+    let (mut firsts, mut ends) = (Vec::new(), Vec::new());
+    for sequence in documents.chunks(ROWS) {
+        for document in sequence {
+            firsts.push(sequence.partition_point(|other| other < document) as u32);
+            ends.push(sequence.partition_point(|other| other <= document) as u32);
+        }
+    }
+    vec![documents.into(), biases(heads), firsts[..].into(), ends[..].into()]
+}
+
+const REACH: u32 = 20;
+
+/// A bias of each of so many heads.
+fn biases(heads: usize) -> FunctionTensor {
+    let of_each =
+        (0..heads * (2 * REACH as usize + 1)).map(|index| ((index * 7919 % 64) as f32 - 32.0) / 16.0);
+    FunctionTensor::from(&of_each.collect::<Vec<f32>>()[..])
+}
+
+fn functions(built: &'static Built, heads: usize) -> Functions {
+    let values = vec![ROWS as u32, REACH, 1.75_f32.to_bits()];
+    Functions { built, tensors: tensors(&documents(), heads), values }
+}
+
+fn with(built: &'static Built, options: Options, dtype: DType, head_dim: usize, seed: u64) -> Case {
+    let options = Options { functions: Some(functions(built, 4)), ..options };
+    let orders = [Order::Bshd, Order::Bhsd, Order::Padded(8)];
+    Case { dtype, shape: [2, ROWS, ROWS, 2, 2, head_dim], head_dim_v: None, orders, options, seed }
+}
+
+/// Judges what a backend makes of a case.
+fn check<T: Element>(case: &Case, backend: &Backend, device: &Device, request: &Request) {
+    let problem = case.problem();
+    let [q, k, v] = &case.inputs::<T>();
+    let mut o = vec![T::Output::from_f32(-77.0); problem.tensors().o.span() + 3];
+    let mut lse = vec![-77.0; problem.lse_len() + 3];
+    let plan = Plan::new(&problem, device, request).unwrap();
+    backend.run(&plan, (q, k, v), Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
+    let rows = reference::all(&problem);
+    let report = accuracy::check(&problem, (q, k, v), &o, Some(&lse), plan.score_roundoff(), &rows);
+    assert!(report.passed(), "{case:?}: {:?}: {report}", plan.reasons());
+    assert!(untouched_outside(&problem.tensors().o, &o, -77.0), "wrote outside the view");
+    assert!(lse[problem.lse_len()..].iter().all(|&value| value == -77.0));
+}
+
+/// On the simulator with so many blocks.
+fn check_simulated<T: Element>(case: &Case, kernel: Kernel, schedule: u64) {
+    let device = Device { multiprocessors: 3, ..Sim::new(0).device().clone() };
+    let backend = Backend::from(Sim::of_device(device.clone(), schedule));
+    check::<T>(case, &backend, &device, &Request { kernel: Some(kernel), ..Request::default() });
+}
+
+fn masks() -> [Options; 3] {
+    let window = |left, right| Options { window: (left, right), ..Options::default() };
+    [
+        Options { causal: true, sinks: Some(vec![0.5, -4.0, 5.0, 0.0]), ..Options::default() },
+        Options::default(),
+        Options { softmax_scale: Some(0.3), ..window(Some(90), Some(17)) },
+    ]
+}
+
+#[test]
+fn each_function_in_the_simulator() {
+    let all: [&'static Built; 3] = [&BOTH, &MASKED, &SHIFTED];
+    for (built, which) in all.into_iter().zip(0..) {
+        for (options, at) in masks().into_iter().zip(0..) {
+            let schedule = (3 * which + at) % 8;
+            let case = with(built, options.clone(), DType::F16, 57, schedule);
+            check_simulated::<f16>(&case, Kernel::ForwardSm90, schedule);
+            check_simulated::<f16>(&case, Kernel::ForwardSm80, schedule);
+            let case = with(built, options, DType::Bf16, 128, schedule);
+            check_simulated::<bf16>(&case, Kernel::ForwardSm90, schedule);
+        }
+    }
+}
+
+/// Sinks among the scores, a scale of either sign, and rows that see nothing.
+#[test]
+fn each_function_on_the_cpu() {
+    let cpu = Backend::open(Some(BackendKind::Cpu)).unwrap();
+    let all: [&'static Built; 3] = [&BOTH, &MASKED, &SHIFTED];
+    for (built, which) in all.into_iter().zip(0..) {
+        for options in masks() {
+            for kernel in [Kernel::ForwardCpu, Kernel::Standard] {
+                let request = Request { kernel: Some(kernel), ..Request::default() };
+                let case = with(built, options.clone(), DType::F32, 33, which);
+                check::<f32>(&case, &cpu, cpu.device(), &request);
+                let case = with(built, options.clone(), DType::Bf16, 64, which);
+                check::<bf16>(&case, &cpu, cpu.device(), &request);
+            }
+        }
+    }
+    let negative = Options { softmax_scale: Some(-0.2), ..Options::default() };
+    let case = with(&BOTH, negative, DType::F16, 64, 1);
+    check::<f16>(&case, &cpu, cpu.device(), &Request::default());
+    check_simulated::<f16>(&case, Kernel::ForwardSm90, 5);
+}
+
+/// With 100 queries before the first key, rows of short documents see none under a causal mask: all of the first
+/// sequence, and some of the second.
+#[test]
+fn rows_that_see_nothing_are_zero() {
+    let mut case = with(&MASKED, Options { causal: true, ..Options::default() }, DType::F16, 64, 3);
+    case.shape[2] = ROWS - 100;
+    check_simulated::<f16>(&case, Kernel::ForwardSm90, 2);
+    check_simulated::<f16>(&case, Kernel::ForwardSm80, 2);
+    let cpu = Backend::open(Some(BackendKind::Cpu)).unwrap();
+    check::<f16>(&case, &cpu, cpu.device(), &Request::default());
+}
+
+#[test]
+fn each_refusal_is_one_line() {
+    let case = with(&MASKED, Options::default(), DType::F16, 64, 1);
+    let refused = |change: &dyn Fn(&mut Case)| {
+        let mut case = case.clone();
+        change(&mut case);
+        let plain = Case { options: Options::default(), ..case.clone() };
+        Problem::new(*plain.problem().tensors(), case.dtype, case.options).unwrap_err().to_string()
+    };
+    let of = |change: &dyn Fn(&mut Options)| refused(&|case| change(&mut case.options));
+    let functions = |options: &mut Options, change: &dyn Fn(&mut Functions)| {
+        if let Some(functions) = &mut options.functions {
+            change(functions);
+        }
+    };
+    assert_eq!(
+        of(&|options| options.softcap = 3.0),
+        "functions MASKED: they take the place of softcap, which is given too"
+    );
+    assert_eq!(
+        of(&|options| options.alibi_slopes = Some(vec![0.5; 4])),
+        "functions MASKED: they take the place of alibi_slopes, which is given too"
+    );
+    let dropout = Dropout { probability: 0.5, ..Dropout::default() };
+    assert_eq!(
+        of(&|options| options.dropout = Some(dropout)),
+        "functions MASKED: they take the place of dropout, which is given too"
+    );
+    assert_eq!(
+        of(&|options| options.softmax_scale = Some(-1.0)),
+        "functions MASKED: softmax_scale is -1; with a mask function alone it is positive"
+    );
+    assert_eq!(
+        of(&|options| functions(options, &|functions| functions.tensors = vec![biases(1); 5])),
+        "functions MASKED: 5 tensors are given; at most 4 are read"
+    );
+    assert_eq!(
+        of(&|options| functions(options, &|functions| functions.values = vec![0; 6])),
+        "functions MASKED: 6 values are given; at most 4 are read"
+    );
+    assert_eq!(
+        refused(&|case| case.dtype = DType::E4m3),
+        "functions MASKED: they are built for types of 16 bits and more, not for e4m3"
+    );
+}
+
+#[test]
+fn what_is_not_built_is_refused_by_the_plan() {
+    let sim = Sim::new(0);
+    let plan = |case: &Case, request: &Request| Plan::new(&case.problem(), sim.device(), request);
+    let error = |case: &Case, request: &Request| plan(case, request).unwrap_err().to_string();
+    let default = Request::default();
+    let wide = with(&MASKED, Options::default(), DType::F16, 96, 1);
+    assert_eq!(
+        error(&wide, &default),
+        "functions MASKED: built for no f16 with head_dim 96 on sm_90; there: bf16 to 128, f16 to 64"
+    );
+    let case = with(&MASKED, Options::default(), DType::F16, 64, 1);
+    assert_eq!(
+        error(&case, &Request { block_m: Some(64), ..default }),
+        "functions MASKED: no such kernel or tile is built; there are forward_sm90 192x64, forward_sm80 128x64"
+    );
+    assert_eq!(
+        error(&case, &Request { batch_invariant: true, ..default }),
+        "functions MASKED: no kernel with functions gives the same bits in any batch"
+    );
+    let backward = BackwardProblem::like(with(&MASKED, Options::default(), DType::F16, 64, 1).problem());
+    assert_eq!(
+        backward.unwrap_err().to_string(),
+        "functions MASKED: the backward pass has no derivative of them"
+    );
+    // Entries are of their functions alone.
+    let other = with(&SHIFTED, Options::default(), DType::F16, 64, 1).problem();
+    let refused = Plan::of_entry(&other, sim.device(), &MASKED.entries[0]).unwrap_err().to_string();
+    assert!(refused.ends_with("it is built with functions that are not the problem's"), "{refused}");
+    // Hopper's come first.
+    assert_eq!(plan(&case, &default).unwrap().kernel(), Kernel::ForwardSm90);
+}
+
+/// A tensor that the device alone has: planned, refused on the host, and its address asked for.
+#[test]
+fn tensors_on_the_device_are_for_the_device() {
+    let mut case = with(&MASKED, Options::default(), DType::F16, 64, 1);
+    if let Some(functions) = &mut case.options.functions {
+        functions.tensors[0] = FunctionTensor::OnDevice(2 * ROWS);
+    }
+    let cpu = Backend::open(Some(BackendKind::Cpu)).unwrap();
+    let problem = case.problem();
+    let plan = cpu.plan(&problem, &Request::default()).unwrap();
+    let [q, k, v] = &case.inputs::<f16>();
+    let mut o = vec![f16::ZERO; problem.tensors().o.span()];
+    let outputs = Outputs { o: &mut o, lse: None };
+    assert_eq!(
+        cpu.run(&plan, (q, k, v), outputs).unwrap_err().to_string(),
+        "function tensor 0: the device alone has the values of this plan, and a run on host tensors needs them"
+    );
+    assert_eq!(Addresses::default().functions, [None; 4]);
+}

@@ -1,0 +1,53 @@
+//! A document mask, and biases: what FlexAttention's users write most.
+//!
+//! This file is compiled twice: as a module of this crate, and into the kernels.
+
+use fa_kernels::functions::{MaskMod, Position, Queries, Score, ScoreMod};
+use fa_kernels::mask::KeyRange;
+use fa_kernels::params::FunctionData;
+
+/// A query sees the keys of its own document. Tensor 0, int32 `[B, S]`, has the document of each row, in rising
+/// order, and value 0 is S. Tensors 2 and 3, u32 `[B, S]`, have the first row of each row's document, and what
+/// follows its last.
+#[derive(Clone, Copy, Debug)]
+pub struct Documents;
+
+impl MaskMod for Documents {
+    #[inline(always)]
+    fn sees(data: &FunctionData, at: Position) -> bool {
+        let first = at.batch * data.value(0);
+        data.i32(0, first + at.query) == data.i32(0, first + at.key)
+    }
+
+    #[inline(always)]
+    fn bounds(data: &FunctionData, queries: Queries) -> KeyRange {
+        let first = queries.batch * data.value(0);
+        KeyRange { first: data.u32(2, first + queries.first), end: data.u32(3, first + queries.last) }
+    }
+}
+
+/// Adds a learned number for each head and each distance up to a reach, which those further away share. Tensor
+/// 1, fp32 `[H, 2 reach + 1]`, has them from the key that lies furthest to the right on, and value 1 is the reach.
+#[derive(Clone, Copy, Debug)]
+pub struct RelativeBias;
+
+impl ScoreMod for RelativeBias {
+    #[inline(always)]
+    fn score(data: &FunctionData, score: Score, at: Position) -> f32 {
+        let reach = data.value(1) as i32;
+        let distance = (at.query as i32 - at.key as i32).clamp(-reach, reach) + reach;
+        let of_head = at.head as i32 * (2 * reach + 1);
+        score + data.f32(1, (of_head + distance) as u32)
+    }
+}
+
+/// Adds value 2.
+#[derive(Clone, Copy, Debug)]
+pub struct Shift;
+
+impl ScoreMod for Shift {
+    #[inline(always)]
+    fn score(data: &FunctionData, score: Score, _: Position) -> f32 {
+        score + data.f32_value(2)
+    }
+}
