@@ -9,7 +9,7 @@ fn main() {
         module: "crate::functions",
         score_mod: None,
         mask_mod: None,
-        dtypes: &["f16", "bf16"],
+        dtypes: &["bf16"],
         head_dims: &[64, 128],
     };
     build_script(&[

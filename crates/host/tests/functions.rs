@@ -39,14 +39,16 @@ macro_rules! built {
         static $name: LazyLock<Built> = LazyLock::new(|| {
             use forward_sm80::{Modified as Modified80, Sm80Tile, forward_sm80 as sm80};
             use forward_sm90::{Modified as Modified90, Sm90Tile, forward_sm90 as sm90};
-            type Tile80 = Modified80<Sm80Tile<F16, 4, 4, 64, 64, true, false>, $score, $mask>;
+            type Tile80<E, const N: u32, const D: u32> =
+                Modified80<Sm80Tile<E, 4, 4, N, D, true, false>, $score, $mask>;
             type Tile90<E, const M: u32, const N: u32, const D: u32> =
                 Modified90<Sm90Tile<E, ByHeads, M, N, D, D, true, false>, $score, $mask>;
             let of = |name, run| entry(name, <$mask>::MASKS, run);
             let entries = vec![
                 of("forward_sm90_f16_m192_n64_d64", Run::Persistent(sm90::<Tile90<F16, 192, 64, 64>>)),
                 of("forward_sm90_bf16_m128_n128_d128", Run::Persistent(sm90::<Tile90<Bf16, 128, 128, 128>>)),
-                of("forward_sm80_f16_m128_n64_d64_w4", Run::Attention(sm80::<Tile80>)),
+                of("forward_sm80_f16_m128_n64_d64_w4", Run::Attention(sm80::<Tile80<F16, 64, 64>>)),
+                of("forward_sm80_bf16_m128_n32_d128_w4", Run::Attention(sm80::<Tile80<Bf16, 32, 128>>)),
             ];
             let functions = Native::of::<$score, $mask>();
             Built { name: stringify!($name), functions, entries: entries.leak() }
@@ -202,7 +204,7 @@ fn each_refusal_is_one_line() {
         of(&|options| options.alibi_slopes = Some(vec![0.5; 4])),
         "functions MASKED: they take the place of alibi_slopes, which is given too"
     );
-    let dropout = Dropout { probability: 0.5, ..Dropout::default() };
+    let dropout = Dropout { probability: 0.5, seed: 1, offset: 0 };
     assert_eq!(
         of(&|options| options.dropout = Some(dropout)),
         "functions MASKED: they take the place of dropout, which is given too"

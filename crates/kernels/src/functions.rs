@@ -57,14 +57,14 @@ pub struct Queries {
 impl Queries {
     /// Up to `rows` queries from `first` on, which is one of the sequence's.
     #[inline(always)]
-    pub(crate) fn of_tile(work: &WorkTile, first: u32, rows: u32) -> Self {
+    pub fn of_tile(work: &WorkTile, first: u32, rows: u32) -> Self {
         Self { batch: work.batch, head: work.head, first, last: (first + rows).min(work.queries.len) - 1 }
     }
 }
 
 /// The keys of `seen` that lie within the bounds of a mask function.
 #[inline(always)]
-pub(crate) fn within<M: MaskMod>(data: &FunctionData, queries: Queries, seen: KeyRange) -> KeyRange {
+pub fn within<M: MaskMod>(data: &FunctionData, queries: Queries, seen: KeyRange) -> KeyRange {
     let KeyRange { first, end } = M::bounds(data, queries);
     KeyRange { first: seen.first.max(first), end: seen.end.min(end) }
 }

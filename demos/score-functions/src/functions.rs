@@ -10,7 +10,7 @@ use fa_kernels::params::FunctionData;
 /// order, and value 0 is S. Tensors 2 and 3, u32 `[B, S]`, have the first row of each row's document, and what
 /// follows its last.
 #[derive(Clone, Copy, Debug)]
-pub struct Documents;
+pub(crate) struct Documents;
 
 impl MaskMod for Documents {
     #[inline(always)]
@@ -29,13 +29,14 @@ impl MaskMod for Documents {
 /// Adds a learned number for each head and each distance up to a reach, which those further away share. Tensor
 /// 1, fp32 `[H, 2 reach + 1]`, has them from the key that lies furthest to the right on, and value 1 is the reach.
 #[derive(Clone, Copy, Debug)]
-pub struct RelativeBias;
+pub(crate) struct RelativeBias;
 
 impl ScoreMod for RelativeBias {
     #[inline(always)]
     fn score(data: &FunctionData, score: Score, at: Position) -> f32 {
         let reach = data.value(1) as i32;
-        let distance = (at.query as i32 - at.key as i32).clamp(-reach, reach) + reach;
+        // `clamp` panics where its limits are crossed, and a kernel may not.
+        let distance = (at.query as i32 - at.key as i32).max(-reach).min(reach) + reach;
         let of_head = at.head as i32 * (2 * reach + 1);
         score + data.f32(1, (of_head + distance) as u32)
     }
@@ -43,7 +44,7 @@ impl ScoreMod for RelativeBias {
 
 /// Adds value 2.
 #[derive(Clone, Copy, Debug)]
-pub struct Shift;
+pub(crate) struct Shift;
 
 impl ScoreMod for Shift {
     #[inline(always)]

@@ -29,7 +29,7 @@ const RUNS: usize = 30;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let backend = if cfg!(feature = "sim") { Backend::simulator(1) } else { Backend::open(None)? };
-    println!("{}: {}", backend.kind().name(), backend.reason());
+    println!("{}: {}", backend.device().describe(), backend.reason());
     if std::env::args().nth(1).as_deref() == Some("speed") { speed(&backend) } else { compare(&backend) }
 }
 
@@ -69,13 +69,15 @@ fn run(backend: &Backend, problem: &Problem) -> Result<(Vec<bf16>, String), Box<
 /// Times of each, as a multiple of the time without functions.
 fn speed(backend: &Backend) -> Result<(), Box<dyn Error>> {
     let (rows, heads, head_dim) = (4096, 16, 128);
+    let shape = [4, rows, heads, head_dim];
+    let inputs = inputs(&problem(shape, None, false)?);
     for causal in [false, true] {
         let built = [None, Some(&SHIFT), Some(&BIAS_IN_DOCUMENTS), Some(&DOCUMENTS)];
         let mut runs = Vec::new();
         for built in built {
             let functions = built.map(|built| with(built, 4, rows, heads));
-            let problem = problem([4, rows, heads, head_dim], functions, causal)?;
-            runs.push(Timed::new(backend, &problem)?);
+            let problem = problem(shape, functions, causal)?;
+            runs.push(Timed::new(backend, &problem, &inputs)?);
         }
         for _ in 0..RUNS {
             runs.iter_mut().try_for_each(Timed::run)?;
@@ -96,18 +98,21 @@ fn speed(backend: &Backend) -> Result<(), Box<dyn Error>> {
 }
 
 /// A problem on the device, and how long its runs took.
-struct Timed {
-    prepared: Prepared<'static, Problem, bf16>,
+struct Timed<'a> {
+    prepared: Prepared<'a, bf16>,
     entry: &'static str,
     times: Vec<Duration>,
 }
 
-impl Timed {
-    fn new(backend: &Backend, problem: &Problem) -> Result<Self, Box<dyn Error>> {
+impl<'a> Timed<'a> {
+    fn new(
+        backend: &'a Backend,
+        problem: &Problem,
+        [q, k, v]: &'a [Vec<bf16>; 3],
+    ) -> Result<Self, Box<dyn Error>> {
         let plan = backend.plan(problem, &Request::default())?;
         let entry = plan.launches().last().map_or("", |launch| launch.entry.name);
-        let [q, k, v] = inputs(problem).map(|values| &*values.leak());
-        let mut prepared = backend.prepare(&plan, (q, k, v))?;
+        let mut prepared = backend.prepare(&plan, (&q[..], &k[..], &v[..]))?;
         (0..5).try_for_each(|_| prepared.run())?;
         Ok(Self { prepared, entry, times: Vec::new() })
     }

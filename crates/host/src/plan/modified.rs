@@ -8,6 +8,29 @@ use super::{Choice, Kernel, Request, join, plan_entry};
 use crate::functions::Functions;
 use crate::{Device, Error, Problem, Result};
 
+/// Whether an entry is for the problem's type, and wide enough.
+fn holds(problem: &Problem, entry: &Entry) -> bool {
+    entry.dtype == problem.dtype().name() && Columns::of(problem).fit(&entry.tile)
+}
+
+/// The first entry whose tensors may start anywhere.
+///
+/// # Errors
+/// When there is none.
+pub(super) fn entry_anywhere(problem: &Problem, functions: &Functions) -> Result<&'static Entry> {
+    let Functions { built, .. } = functions;
+    let starts_anywhere =
+        |entry: &&Entry| entry.algorithm == Algorithm::ForwardSm80Modified && holds(problem, entry);
+    built.entries.iter().find(starts_anywhere).ok_or_else(|| Error::Functions {
+        name: built.name,
+        reason: format!(
+            "forward_sm80 is not built for {} with head_dim {}",
+            problem.dtype(),
+            problem.widest_head_dim()
+        ),
+    })
+}
+
 /// Chooses among the entries that are built with the problem's functions: Hopper's tile that is estimated to be
 /// done first, else the first of the others.
 ///
@@ -26,9 +49,7 @@ pub(super) fn plan_modified(
         return refuse("no kernel with functions gives the same bits in any batch".to_owned());
     }
     let runs = |entry: &&Entry| entry.target.runs_on(device.compute_capability);
-    let fits = |entry: &&Entry| {
-        entry.dtype == problem.dtype().name() && Columns::of(problem).fit(&entry.tile) && runs(entry)
-    };
+    let fits = |entry: &&Entry| holds(problem, entry) && runs(entry);
     let fitting: Vec<&'static Entry> = built.entries.iter().filter(fits).collect();
     if fitting.is_empty() {
         let of = |entry: &Entry| format!("{} to {}", entry.dtype, entry.tile.head_dim);

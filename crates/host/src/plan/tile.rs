@@ -11,6 +11,7 @@ use super::candidates::{
 };
 use super::geometry::{Columns, class_refusal};
 use super::hopper::{Way, ways};
+use super::modified::entry_anywhere;
 use super::order::{Key, fastest_first};
 use super::schedule::Schedule;
 use super::tuned::TUNED;
@@ -271,9 +272,14 @@ fn of_way(
     }
     if Kernel::ForwardSm80.takes(problem.dtype()) {
         let algorithm = for_scores(problem, Algorithm::ForwardSm80);
-        let anywhere =
-            Candidate { kernel: Kernel::ForwardSm80, algorithm: Some(algorithm), why: String::new() };
-        let unaligned = of_kernel(problem, device, &Request::default(), (anywhere, algorithm), None)?;
+        let kernel = Kernel::ForwardSm80;
+        let unaligned = match problem.functions() {
+            Some(functions) => of_entry(problem, kernel, entry_anywhere(problem, functions)?, Vec::new())?,
+            None => {
+                let anywhere = Candidate { kernel, algorithm: Some(algorithm), why: String::new() };
+                of_kernel(problem, device, &Request::default(), (anywhere, algorithm), None)?
+            }
+        };
         choice.unaligned = unaligned.launches;
     }
     Ok(choice)
