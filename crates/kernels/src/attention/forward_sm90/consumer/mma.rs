@@ -11,7 +11,6 @@ use crate::functions::{MaskMod as _, Position, Score, ScoreMod as _};
 use crate::hopper::epilogue::scale_rows;
 use crate::mask::TileMask;
 use crate::params::{AttentionParams, PersistentParams};
-use crate::ptx::index;
 use crate::ptx::wgmma::Accumulator as _;
 use crate::registers::Registers as _;
 use crate::score::{FoldedCapAndBias, Side};
@@ -152,19 +151,11 @@ impl<T: Tile> Consumer<T> {
         self.for_each_score(first, |score, at| masked(score, T::MaskMod::sees(&params.functions, at)));
     }
 
-    /// Changes each score, `AT_ONCE` after `AT_ONCE`: what functions load for all of them at once would not fit
-    /// the registers.
     #[inline(always)]
-    fn for_each_score(&mut self, mut first: Position, change: impl Fn(f32, Position) -> f32) {
-        const AT_ONCE: usize = 16;
-        let zero = index::zero();
+    fn for_each_score(&mut self, first: Position, change: impl Fn(f32, Position) -> f32) {
         let mut j = 0;
         while j < T::S::LEN {
             self.s[j] = change(self.s[j], behind(first, j));
-            if j % AT_ONCE == AT_ONCE - 1 {
-                let done = self.s[j].to_bits() & zero;
-                (first.query, first.key) = (first.query | done, first.key | done);
-            }
             j += 1;
         }
     }
