@@ -1,5 +1,5 @@
-//! Functions of scores that a program brings along: FlexAttention's `score_mod` and `mask_mod` in Rust, compiled
-//! ahead into the kernels by its `build.rs` (`fa_ptx_builder::Functions`).
+//! Functions of scores that a program brings along: FlexAttention's `score_mod` and `mask_mod` in Rust,
+//! compiled ahead into the kernels by its `build.rs` (`fa_ptx_builder::Functions`).
 //!
 //! ```
 //! use fa_kernels::functions::{MaskMod, Position};
@@ -67,7 +67,8 @@ impl Native {
     }
 }
 
-/// Functions with the kernels that they were compiled into; `fa_ptx_builder::Functions` writes it as a static.
+/// Functions with the kernels that they were compiled into; `fa_ptx_builder::Functions` writes it as a
+/// static.
 #[derive(Debug)]
 pub struct Built {
     /// What they are called together.
@@ -80,7 +81,8 @@ pub struct Built {
 
 /// Functions of a problem's scores, in place of softcap and ALiBi, with what they read.
 ///
-/// The mask function hides keys beside causal mask and window, which alone decide what is not computed at all.
+/// The mask function hides keys beside causal mask and window, which alone decide what is not computed at
+/// all.
 #[derive(Clone, Debug)]
 pub struct Functions {
     /// The functions and their kernels.

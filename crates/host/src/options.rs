@@ -48,8 +48,8 @@ pub struct Options {
     /// Drops weights of the softmax at random: the fused kernels of the forward pass do in types of 16 bits
     /// and more, and all kernels of the backward pass.
     pub dropout: Option<Dropout>,
-    /// Functions of scores that the program brings along, in place of softcap and ALiBi. The backward pass has
-    /// none.
+    /// Functions of scores that the program brings along, in place of softcap and ALiBi. The backward pass
+    /// has none.
     pub functions: Option<Functions>,
 }
 

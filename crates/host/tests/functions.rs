@@ -169,8 +169,8 @@ fn each_function_on_the_cpu() {
     check_simulated::<f16>(&case, Kernel::ForwardSm90, 5);
 }
 
-/// With 100 queries before the first key, rows of short documents see none under a causal mask: all of the first
-/// sequence, and some of the second.
+/// With 100 queries before the first key, rows of short documents see none under a causal mask: all of the
+/// first sequence, and some of the second.
 #[test]
 fn rows_that_see_nothing_are_zero() {
     let mut case = with(&MASKED, Options { causal: true, ..Options::default() }, DType::F16, 64, 3);

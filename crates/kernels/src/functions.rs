@@ -1,5 +1,5 @@
-//! Functions of scores that a kernel is compiled with: FlexAttention's `score_mod` and `mask_mod` (Dong et al.
-//! 2024, arXiv:2412.05496) as traits.
+//! Functions of scores that a kernel is compiled with: FlexAttention's `score_mod` and `mask_mod` (Dong et
+//! al. 2024, arXiv:2412.05496) as traits.
 //!
 //! A function is plain Rust, the same on the GPU, in the simulator, on the CPU and in the reference. What it
 //! reads beside the score is [`FunctionData`].

@@ -111,9 +111,9 @@ impl CapAndBias {
     }
 }
 
-/// As [`CapAndBias`] for a softmax that takes a factor, and may shift each row: scores times `unit`, less what
-/// their row has lost, are what they are to be, so that neither costs an instruction a score. tanh is the
-/// device's own.
+/// As [`CapAndBias`] for a softmax that takes a factor, and may shift each row: scores times `unit`, less
+/// what their row has lost, are what they are to be, so that neither costs an instruction a score. tanh is
+/// the device's own.
 #[derive(Clone, Copy, Default)]
 pub struct FoldedCapAndBias {
     /// In units.
@@ -342,8 +342,8 @@ mod tests {
         assert_eq!(applied(&params, 0.25, [[1.0; 3]; 2]), expected);
     }
 
-    /// A thread's scores as [`FoldedCapAndBias`] and as [`CapAndBias`] change them, its first row `row` below a
-    /// tile's first, its first key `key` behind a block's.
+    /// A thread's scores as [`FoldedCapAndBias`] and as [`CapAndBias`] change them, its first row `row` below
+    /// a tile's first, its first key `key` behind a block's.
     fn both_ways(
         params: &AttentionParams,
         slope: f32,

@@ -1,7 +1,7 @@
 //! Kernels with functions of scores that another crate brings along: what its `build.rs` calls.
 //!
-//! The functions are a file of that crate, compiled twice: natively as a module of it, and here into the kernels.
-//! The same compiler and the same gates as for what ships decide whether a kernel may run.
+//! The functions are a file of that crate, compiled twice: natively as a module of it, and here into the
+//! kernels. The same compiler and the same gates as for what ships decide whether a kernel may run.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -29,8 +29,8 @@ pub struct Functions<'a> {
     /// What they are called together, in lower case: the static that [`Self::build`] writes has this name in
     /// upper case.
     pub name: &'a str,
-    /// The file that they stand in, from the crate's root on. It may use `core` and `fa_kernels`, and compiles
-    /// without `std`.
+    /// The file that they stand in, from the crate's root on. It may use `core` and `fa_kernels`, and
+    /// compiles without `std`.
     pub file: &'a str,
     /// The same file as a module of the crate, as in `crate::functions`.
     pub module: &'a str,
@@ -68,16 +68,15 @@ struct Built {
 }
 
 impl Functions<'_> {
-    /// From a `build.rs`: builds the kernels, and writes `$OUT_DIR/<name>.rs`, which declares them as a static
-    /// of type `flash_attention::functions::Built`; the crate includes it at its root.
+    /// From a `build.rs`: builds the kernels, and writes `$OUT_DIR/<name>.rs`, which declares them as a
+    /// static of type `flash_attention::functions::Built`; the crate includes it at its root.
     ///
-    /// Where the gates refuse a tile, for functions need registers, one with fewer keys takes its place. Where
-    /// they refuse that too it is left out, with a warning of cargo, as long as another of its kernel, type and
-    /// head_dim is left.
+    /// Where the gates refuse a tile, for functions need registers, one with fewer keys takes its place.
+    /// Where they refuse that too it is left out, with a warning of cargo, as long as another of its kernel,
+    /// type and head_dim is left.
     ///
-    /// # Errors
-    /// When an argument is not as said, no device toolchain is found, the functions do not compile, or the gates
-    /// refuse all tiles: then with what they have against each.
+    /// # Errors When an argument is not as said, no device toolchain is found, the functions do not compile,
+    /// or the gates refuse all tiles: then with what they have against each.
     pub fn build(&self) -> Result<()> {
         let variable = |name: &str| {
             env::var_os(name).with_context(|| format!("{name} is not set: this is for a build.rs"))

@@ -6,9 +6,9 @@ use fa_kernels::functions::{MaskMod, Position, Queries, Score, ScoreMod};
 use fa_kernels::mask::KeyRange;
 use fa_kernels::params::FunctionData;
 
-/// A query sees the keys of its own document. Tensor 0, int32 `[B, S]`, has the document of each row, in rising
-/// order, and value 0 is S. Tensors 2 and 3, u32 `[B, S]`, have the first row of each row's document, and what
-/// follows its last.
+/// A query sees the keys of its own document. Tensor 0, int32 `[B, S]`, has the document of each row, in
+/// rising order, and value 0 is S. Tensors 2 and 3, u32 `[B, S]`, have the first row of each row's document,
+/// and what follows its last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Documents;
 
@@ -26,8 +26,9 @@ impl MaskMod for Documents {
     }
 }
 
-/// Adds a learned number for each head and each distance up to a reach, which those further away share. Tensor
-/// 1, fp32 `[H, 2 reach + 1]`, has them from the key that lies furthest to the right on, and value 1 is the reach.
+/// Adds a learned number for each head and each distance up to a reach, which those further away share.
+/// Tensor 1, fp32 `[H, 2 reach + 1]`, has them from the key that lies furthest to the right on, and value 1
+/// is the reach.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RelativeBias;
 

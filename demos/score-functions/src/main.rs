@@ -1,5 +1,5 @@
-//! Attention with functions of scores that this crate brings along: on a GPU beside the CPU, and with the argument
-//! `speed` beside attention without them.
+//! Attention with functions of scores that this crate brings along: on a GPU beside the CPU, and with the
+//! argument `speed` beside attention without them.
 //!
 //! ```text
 //! cargo run --release [-- speed]

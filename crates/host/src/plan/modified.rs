@@ -31,12 +31,11 @@ pub(super) fn entry_anywhere(problem: &Problem, functions: &Functions) -> Result
     })
 }
 
-/// Chooses among the entries that are built with the problem's functions: Hopper's tile that is estimated to be
-/// done first, else the first of the others.
+/// Chooses among the entries that are built with the problem's functions: Hopper's tile that is estimated to
+/// be done first, else the first of the others.
 ///
-/// # Errors
-/// When none is built for the storage type or head_dims, or for the kernel or tile asked for, when the same bits in
-/// any batch are asked for, and as [`plan_entry`].
+/// # Errors When none is built for the storage type or head_dims, or for the kernel or tile asked for, when
+/// the same bits in any batch are asked for, and as [`plan_entry`].
 pub(super) fn plan_modified(
     problem: &Problem,
     device: &Device,
