@@ -8,7 +8,7 @@ mod functions;
 
 use std::sync::LazyLock;
 
-use common::{Case, Order, untouched_outside};
+use common::{Case, Order, sinks_of, untouched_outside};
 use fa_kernels::attention::alignment::ByHeads;
 use fa_kernels::attention::{forward_sm80, forward_sm90};
 use fa_kernels::element::{Bf16, F16};
@@ -19,11 +19,12 @@ use flash_attention::forward::{Addresses, Dropout, Outputs};
 use flash_attention::functions::{Built, FunctionTensor, Functions, Native};
 use flash_attention::sim::Sim;
 use flash_attention::{
-    Backend, BackendKind, DType, Device, Element, Kernel, Options, Plan, Problem, Request, accuracy,
-    reference,
+    Backend, BackendKind, DType, Device, Element, Kernel, Options, Plan, Problem, Request, TensorLayout,
+    Tensors, accuracy, reference,
 };
 use functions::{Documents, RelativeBias, Shift};
 use half::{bf16, f16};
+use proptest::prelude::*;
 
 /// An entry of a listed tile with functions, whose native code is `run`.
 fn entry(name: &str, has_mask_mod: bool, run: Run) -> Entry {
@@ -69,10 +70,11 @@ fn documents() -> Vec<i32> {
     of_first.chain(of_second).collect()
 }
 
-/// What [`Documents`] and [`RelativeBias`] read: documents in rising order, and biases of so many heads.
-fn tensors(documents: &[i32], heads: usize) -> Vec<FunctionTensor> {
+/// What [`Documents`] and [`RelativeBias`] read: documents in rising order, of sequences of so many rows, and
+/// biases of so many heads.
+fn tensors(documents: &[i32], rows: usize, heads: usize) -> Vec<FunctionTensor> {
     let (mut firsts, mut ends) = (Vec::new(), Vec::new());
-    for sequence in documents.chunks(ROWS) {
+    for sequence in documents.chunks(rows) {
         for document in sequence {
             firsts.push(sequence.partition_point(|other| other < document) as u32);
             ends.push(sequence.partition_point(|other| other <= document) as u32);
@@ -90,13 +92,13 @@ fn biases(heads: usize) -> FunctionTensor {
     FunctionTensor::from(&of_each.collect::<Vec<f32>>()[..])
 }
 
-fn functions(built: &'static Built, heads: usize) -> Functions {
-    let values = vec![ROWS as u32, REACH, 1.75_f32.to_bits()];
-    Functions { built, tensors: tensors(&documents(), heads), values }
+fn functions(built: &'static Built, documents: &[i32], rows: usize, heads: usize) -> Functions {
+    let values = vec![rows as u32, REACH, 1.75_f32.to_bits()];
+    Functions { built, tensors: tensors(documents, rows, heads), values }
 }
 
 fn with(built: &'static Built, options: Options, dtype: DType, head_dim: usize, seed: u64) -> Case {
-    let options = Options { functions: Some(functions(built, 4)), ..options };
+    let options = Options { functions: Some(functions(built, &documents(), ROWS, 4)), ..options };
     let orders = [Order::Bshd, Order::Bhsd, Order::Padded(8)];
     Case { dtype, shape: [2, ROWS, ROWS, 2, 2, head_dim], head_dim_v: None, orders, options, seed }
 }
@@ -104,14 +106,18 @@ fn with(built: &'static Built, options: Options, dtype: DType, head_dim: usize, 
 /// Judges what a backend makes of a case.
 fn check<T: Element>(case: &Case, backend: &Backend, device: &Device, request: &Request) {
     let problem = case.problem();
-    let [q, k, v] = &case.inputs::<T>();
+    let plan = Plan::new(&problem, device, request).unwrap();
+    judge(&problem, &plan, backend, &case.inputs::<T>());
+}
+
+/// Judges what a backend makes of a plan.
+fn judge<T: Element>(problem: &Problem, plan: &Plan, backend: &Backend, [q, k, v]: &[Vec<T>; 3]) {
     let mut o = vec![T::Output::from_f32(-77.0); problem.tensors().o.span() + 3];
     let mut lse = vec![-77.0; problem.lse_len() + 3];
-    let plan = Plan::new(&problem, device, request).unwrap();
-    backend.run(&plan, (q, k, v), Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
-    let rows = reference::all(&problem);
-    let report = accuracy::check(&problem, (q, k, v), &o, Some(&lse), plan.score_roundoff(), &rows);
-    assert!(report.passed(), "{case:?}: {:?}: {report}", plan.reasons());
+    backend.run(plan, (q, k, v), Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
+    let rows = reference::all(problem);
+    let report = accuracy::check(problem, (q, k, v), &o, Some(&lse), plan.score_roundoff(), &rows);
+    assert!(report.passed(), "{problem:?}: {:?}: {report}", plan.reasons());
     assert!(untouched_outside(&problem.tensors().o, &o, -77.0), "wrote outside the view");
     assert!(lse[problem.lse_len()..].iter().all(|&value| value == -77.0));
 }
@@ -278,4 +284,86 @@ fn tensors_on_the_device_are_for_the_device() {
         "function tensor 0: the device alone has the values of this plan, and a run on host tensors needs them"
     );
     assert_eq!(Addresses::default().functions, [None; 4]);
+}
+
+/// Problems of up to `longest` rows, with documents of 1 to 60.
+fn random(longest: usize) -> impl Strategy<Value = Case> {
+    let all: [&'static Built; 3] = [&BOTH, &MASKED, &SHIFTED];
+    let order = || prop_oneof![Just(Order::Bshd), Just(Order::Bhsd), (1..9_usize).prop_map(Order::Padded)];
+    let window = || prop_oneof![2 => Just(None), 1 => (0..longest).prop_map(Some)];
+    let shape = (1..3_usize, 1..longest, 1..longest, 1..3_usize, 1..4_usize, 1..=64_usize);
+    let options = (any::<bool>(), window(), window(), any::<bool>());
+    let lengths = prop::collection::vec(1..60_usize, 2 * longest);
+    (0..all.len(), shape, [order(), order(), order()], options, lengths, any::<u64>()).prop_map(
+        move |(which, (b, sq, sk, h, group, d), orders, (causal, left, right, sinks), lengths, seed)| {
+            let numbered = lengths.iter().enumerate();
+            let of_all = numbered.flat_map(|(document, &len)| std::iter::repeat_n(document as i32, len));
+            let rows = sq.max(sk);
+            let documents: Vec<i32> = of_all.take(2 * longest).collect();
+            let of_each: Vec<i32> =
+                (0..b).flat_map(|batch| documents[7 * batch..][..rows].to_vec()).collect();
+            let options = Options {
+                causal,
+                window: (left, right),
+                sinks: sinks.then(|| sinks_of(h * group)),
+                functions: Some(functions(all[which], &of_each, rows, h * group)),
+                ..Options::default()
+            };
+            let shape = [b, sq, sk, h, group, d];
+            Case { dtype: DType::F16, shape, head_dim_v: None, orders, options, seed }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_problems_on_the_cpu(case in random(300)) {
+        let cpu = Backend::open(Some(BackendKind::Cpu)).unwrap();
+        check::<f16>(&case, &cpu, cpu.device(), &Request::default());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_problems_in_the_simulator(case in random(200), hopper in any::<bool>()) {
+        let kernel = if hopper { Kernel::ForwardSm90 } else { Kernel::ForwardSm80 };
+        check_simulated::<f16>(&case, kernel, case.seed % 8);
+    }
+}
+
+/// Packed sequences count their rows from 0 each, and the last uses a part of its keys.
+#[test]
+fn packed_sequences_count_their_own_rows() {
+    let offsets = [0, 130, 131, 131, 250];
+    let rows = 130;
+    let documents: Vec<i32> = (0..4 * rows).map(|row| (row % rows / 23) as i32).collect();
+    let layout = TensorLayout::bshd(1, 250, 4, 64);
+    let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+    let options = Options {
+        causal: true,
+        functions: Some(functions(&BOTH, &documents, rows, 4)),
+        ..Options::default()
+    };
+    let case = Case {
+        dtype: DType::F16,
+        shape: [1, 250, 250, 4, 1, 64],
+        head_dim_v: None,
+        orders: [Order::Bshd; 3],
+        options: Options::default(),
+        seed: 9,
+    };
+    let problem = Problem::varlen(tensors, DType::F16, options, &offsets, &offsets).unwrap();
+    let problem = problem.with_seqused_k(&[130, 1, 0, 60]).unwrap();
+    let device = Device { multiprocessors: 3, ..Sim::new(0).device().clone() };
+    let [sim, cpu] = [Sim::of_device(device, 4).into(), Backend::open(Some(BackendKind::Cpu)).unwrap()];
+    for (backend, kernel) in
+        [(&sim, Kernel::ForwardSm90), (&sim, Kernel::ForwardSm80), (&cpu, Kernel::ForwardCpu)]
+    {
+        let plan = backend.plan(&problem, &Request { kernel: Some(kernel), ..Request::default() }).unwrap();
+        judge::<f16>(&problem, &plan, backend, &case.inputs());
+    }
 }
