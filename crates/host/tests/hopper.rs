@@ -22,6 +22,7 @@ const PLAIN: Options = Options {
     on_device: PerHead { alibi_slopes: None, sinks: None },
     descale: None,
     dropout: None,
+    functions: None,
 };
 const CAUSAL: Options = Options { causal: true, ..PLAIN };
 
