@@ -8,6 +8,7 @@ mod crew;
 mod data;
 mod decode;
 mod draw;
+mod functions;
 mod generate;
 mod image;
 mod machine;

@@ -92,6 +92,7 @@ impl Attention {
                 seed,
                 offset: (seed >> 40) as u32,
             }),
+            functions: self.functions(sequences),
             ..Options::default()
         }
     }

@@ -84,6 +84,17 @@ impl HeadList {
     }
 }
 
+/// Functions of scores that a program brings along.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Brought {
+    #[default]
+    Off,
+    Shift,
+    Documents,
+    BiasInDocuments,
+}
+
 /// A forward problem.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -120,6 +131,8 @@ pub(super) struct Attention {
     pub(super) softcap: f32,
     pub(super) alibi: HeadList,
     pub(super) sinks: HeadList,
+    /// In place of softcap and ALiBi, not on a GPU.
+    pub(super) functions: Brought,
     /// Probability.
     pub(super) dropout: f32,
     pub(super) descale: Option<[f32; 3]>,
@@ -169,6 +182,7 @@ impl Default for Attention {
             softcap: 0.0,
             alibi: HeadList::Off,
             sinks: HeadList::Off,
+            functions: Brought::Off,
             dropout: 0.0,
             descale: None,
             descale_of: HeadList::Off,

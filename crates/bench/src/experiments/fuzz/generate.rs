@@ -42,7 +42,7 @@ pub(super) fn case(name: u64, scope: Scope) -> Case {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiments::fuzz::case::{Backward, Data, HeadList};
+    use crate::experiments::fuzz::case::{Backward, Brought, Data, HeadList};
     use flash_attention::backward::{BackwardKernel, BackwardRequest};
     use flash_attention::{Backend, DType};
 
@@ -91,6 +91,13 @@ mod tests {
             met.iter_mut().zip(of_case).for_each(|(met, has)| *met |= has);
         }
         assert_eq!((forward, met), (400, [true; 19]));
+        for backend in [BackendKind::Cpu, BackendKind::Sim] {
+            let all = cases(backend, Some(Operation::Forward));
+            for functions in [Brought::Shift, Brought::Documents, Brought::BiasInDocuments] {
+                let has = |case: &Case| matches!(case, Case::Forward(case) if case.functions == functions);
+                assert!(all.iter().any(has), "{backend:?} {functions:?}");
+            }
+        }
         let mut met = [false; 10];
         for case in cases(BackendKind::Cuda, Some(Operation::Backward)) {
             let Case::Backward(case) = case else { unreachable!("only these were asked for") };

@@ -5,7 +5,7 @@ use flash_attention::backward::BackwardKernel;
 use flash_attention::decode::MAX_DECODE_SEQLEN_Q;
 use flash_attention::{BackendKind, DType, Kernel};
 
-use super::super::case::{Attention, Backward, Data, HeadList};
+use super::super::case::{Attention, Backward, Brought, Data, HeadList};
 use super::super::draw::Draw;
 use super::super::place::Place;
 use super::parts::{
@@ -32,6 +32,9 @@ pub(super) fn forward(draw: &mut Draw, backend: BackendKind, size: Size) -> Atte
         suit_hopper(draw, &mut case);
     }
     case.run = run(draw, backend, &case);
+    if backend != BackendKind::Cuda && !is_e4m3 && draw.once_in(8) {
+        bring_functions(draw, backend, &mut case);
+    }
     if backend == BackendKind::Cpu && case.run == Kernel::ForwardCpu.name() {
         case.block = [0; 2].map(|_| if draw.once_in(2) { 0 } else { draw.logarithmic(1, 300) });
     }
@@ -231,6 +234,23 @@ fn suit_hopper(draw: &mut Draw, case: &mut Attention) {
     case.used = Vec::new();
     if draw.once_in(2) {
         case.values = Data::MeanOne;
+    }
+}
+
+/// Gives a problem functions of scores, in place of what they take the place of; and for the simulator, the
+/// type and head_dims that it has kernels with functions of.
+fn bring_functions(draw: &mut Draw, backend: BackendKind, case: &mut Attention) {
+    case.functions = draw.pick(&[Brought::Shift, Brought::Documents, Brought::BiasInDocuments]);
+    (case.softcap, case.alibi, case.dropout, case.batch_invariant) = (0.0, HeadList::Off, 0.0, false);
+    if case.functions == Brought::Documents {
+        case.scale = case.scale.filter(|&scale| scale > 0.0);
+    }
+    if backend == BackendKind::Sim {
+        case.dtype = DType::F16;
+        case.head_dim = case.head_dim.min(64);
+        case.head_dim_v = case.head_dim_v.map(|head_dim| head_dim.min(64));
+        let kernels = ["", Kernel::ForwardSm90.name(), Kernel::ForwardSm80.name()];
+        case.run = draw.pick(&kernels).to_owned();
     }
 }
 
