@@ -17,8 +17,8 @@ pub trait ScoreMod: Copy + 'static {
     /// Whether it changes anything.
     const CHANGES: bool = true;
 
-    /// The score of a query and a key, in natural units, before the mask. −∞ hides the key; NaN and +∞ are no
-    /// scores.
+    /// The score of a query and a key, in natural units, before the mask: a finite number, for keys are
+    /// hidden by a [`MaskMod`], whose tiles know rows that see none.
     ///
     /// It is called for rows and keys beside the problem's too, where its result does not count.
     fn score(data: &FunctionData, score: Score, at: Position) -> f32;
