@@ -353,6 +353,17 @@ impl Problem {
         self.sequences.is_some()
     }
 
+    /// Whether rows of Q and O may be no sequence's: those behind the last one of a packed batch.
+    pub(crate) fn leaves_queries(&self) -> bool {
+        self.sequences.as_ref().is_some_and(|of| of.q.end() < self.tensors.q.seqlen)
+    }
+
+    /// The same of K and V; also those behind the keys that a sequence uses.
+    pub(crate) fn leaves_keys(&self) -> bool {
+        let is_longer = |of: &Arc<Sequences>| of.k.end() < self.tensors.k.seqlen;
+        self.has_seqused_k() || self.sequences.as_ref().is_some_and(is_longer)
+    }
+
     /// Keys that each sequence uses, `[B]`, of [`Self::with_seqused_k`].
     pub fn seqused_k(&self) -> Option<&[i32]> {
         self.used_keys.as_ref().and_then(UsedKeys::values)

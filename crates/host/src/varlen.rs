@@ -166,6 +166,11 @@ impl CuSeqlens {
         self.offsets[batch] as usize..self.offsets[batch + 1] as usize
     }
 
+    /// One past the last sequence's last row.
+    pub(crate) fn end(&self) -> usize {
+        self.offsets[self.offsets.len() - 1] as usize
+    }
+
     /// Rows of the longest sequence, or a bound of them.
     pub(crate) const fn longest(&self) -> usize {
         self.longest

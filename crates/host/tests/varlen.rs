@@ -5,7 +5,9 @@ mod common;
 
 use common::{Order, for_each_element, kernels, offsets, options, tensor};
 use flash_attention::accuracy::Expected;
+use flash_attention::backward::{BackwardInputs, BackwardOutputs, BackwardProblem, BackwardRequest};
 use flash_attention::forward::Outputs;
+use flash_attention::operation::{Data, Operation, Tensor};
 use flash_attention::sim::Sim;
 use flash_attention::{
     Backend, BackendKind, DType, Device, Element, Kernel, Options, Plan, Problem, Request, TensorLayout,
@@ -339,6 +341,57 @@ fn offsets_that_the_device_has_are_given_to_runs_on_host_tensors() {
     assert_eq!(known.with_cu_seqlens(&[0, 5], &[0, 5]).unwrap_err().to_string(), message);
     let none = "cu_seqlens_q has 1 offsets and cu_seqlens_k 1; both need one more than there are sequences, at least 2";
     assert_eq!(of(0, (6, 7)).unwrap_err().to_string(), none);
+}
+
+/// The names of the outputs that are copied to a device first, for they have rows that no launch writes.
+fn kept<O: Operation>(
+    plan: &Plan<O>,
+    inputs: O::Inputs<'_, f32>,
+    mut outputs: O::Outputs<'_, f32>,
+) -> Vec<&'static str> {
+    let mut kept = Vec::new();
+    let place = &mut |tensor: Tensor<'_>| {
+        if matches!(tensor.data, Data::Updated(_)) {
+            kept.push(tensor.name);
+        }
+        Ok(0)
+    };
+    O::tensors(plan, inputs, &mut outputs, place).unwrap();
+    kept
+}
+
+#[test]
+fn rows_that_no_sequence_has_keep_their_values_on_a_device() {
+    let layout = TensorLayout::bshd(1, 10, 1, 8);
+    let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+    let packed =
+        |q: &[u32], k: &[u32]| Problem::varlen(tensors, DType::F32, Options::default(), q, k).unwrap();
+    let of_forward = |problem: &Problem| {
+        let plan = Plan::new(problem, Sim::new(0).device(), &Request::default()).unwrap();
+        let (mut o, mut lse) = ([0.0_f32; 80], [0.0; 10]);
+        let outputs = Outputs { o: &mut o, lse: Some(&mut lse) };
+        kept(&plan, (&[0.0; 80], &[0.0; 80], &[0.0; 80]), outputs)
+    };
+    let of_backward = |problem: Problem| {
+        let problem = BackwardProblem::like(problem).unwrap();
+        let plan = Plan::new(&problem, Sim::new(0).device(), &BackwardRequest::default()).unwrap();
+        let (rows, lse) = ([0.0_f32; 80], [0.0; 10]);
+        let inputs =
+            BackwardInputs { q: &rows, k: &rows, v: &rows, o: &rows, lse: &lse, dout: &rows, dlse: None };
+        let [mut dq, mut dk, mut dv] = [rows; 3];
+        kept(&plan, inputs, BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv, dsinks: None })
+    };
+    let (whole, no_queries) = (packed(&[0, 4, 10], &[0, 9, 10]), packed(&[0, 4, 9], &[0, 9, 10]));
+    let no_keys = packed(&[0, 4, 10], &[0, 7, 9]);
+    let dense = Problem::new(tensors, DType::F32, Options::default()).unwrap();
+    for problem in [&whole, &no_keys, &dense] {
+        assert!(of_forward(problem).is_empty());
+    }
+    assert_eq!(of_forward(&no_queries), ["o", "lse"]);
+    assert!(of_backward(whole).is_empty() && of_backward(dense.clone()).is_empty());
+    assert_eq!(of_backward(no_queries), ["dq"]);
+    assert_eq!(of_backward(no_keys), ["dk", "dv"]);
+    assert_eq!(of_backward(dense.with_seqused_k(&[4]).unwrap()), ["dk", "dv"]);
 }
 
 #[test]

@@ -47,6 +47,7 @@ impl Operation for BackwardProblem {
     ) -> Result<BackwardAddresses> {
         let (forward, gradients) = (plan.problem().forward(), plan.problem().layouts());
         let tensors = forward.tensors();
+        let (keeps_queries, keeps_keys) = (forward.leaves_queries(), forward.leaves_keys());
         Ok(BackwardAddresses {
             forward: Addresses {
                 q: place(Tensor::input("q", inputs.q, tensors.q))?,
@@ -62,9 +63,9 @@ impl Operation for BackwardProblem {
                 seqused_k: place_seqused_k(forward, place)?,
             },
             dout: place(Tensor::input("dout", inputs.dout, gradients.dout))?,
-            dq: place(Tensor::output("dq", &mut *outputs.dq, gradients.dq))?,
-            dk: place(Tensor::output("dk", &mut *outputs.dk, gradients.dk))?,
-            dv: place(Tensor::output("dv", &mut *outputs.dv, gradients.dv))?,
+            dq: place(Tensor::written("dq", &mut *outputs.dq, gradients.dq, keeps_queries))?,
+            dk: place(Tensor::written("dk", &mut *outputs.dk, gradients.dk, keeps_keys))?,
+            dv: place(Tensor::written("dv", &mut *outputs.dv, gradients.dv, keeps_keys))?,
             dlse: inputs.dlse.map(|dlse| place(Tensor::list("dlse", dlse, forward.lse_len()))).transpose()?,
             dsinks: outputs
                 .dsinks

@@ -47,6 +47,7 @@ impl Operation for DecodeProblem {
         let lse = outputs.lse.as_deref_mut();
         let contiguous = TensorLayout::bshd(1, 1, 1, dense.lse_len());
         let cache = problem.cache_dtype();
+        let keeps = dense.leaves_queries();
         let [k_descale, v_descale] = match problem.descales() {
             Some(descales) => [descales.k.place(place)?, descales.v.place(place)?],
             None => [None, None],
@@ -60,8 +61,8 @@ impl Operation for DecodeProblem {
             q,
             k,
             v,
-            o: place(Tensor::output("o", &mut *outputs.o, dense.tensors().o))?,
-            lse: lse.map(|lse| place(Tensor::output("lse", lse, contiguous))).transpose()?,
+            o: place(Tensor::written("o", &mut *outputs.o, dense.tensors().o, keeps))?,
+            lse: lse.map(|lse| place(Tensor::written("lse", lse, contiguous, keeps))).transpose()?,
             cu_seqlens_q: dense
                 .cu_seqlens()
                 .map(|(offsets, _)| place(Tensor::list("cu_seqlens_q", offsets, offsets.len())))

@@ -47,12 +47,13 @@ impl Operation for Problem {
         let layouts = problem.tensors();
         let lse = outputs.lse.as_deref_mut();
         let contiguous = TensorLayout::bshd(1, 1, 1, problem.lse_len());
+        let keeps = problem.leaves_queries();
         Ok(Addresses {
             q: place(Tensor::input("q", q, layouts.q))?,
             k: place(Tensor::input("k", k, layouts.k))?,
             v: place(Tensor::input("v", v, layouts.v))?,
-            o: place(Tensor::output("o", &mut *outputs.o, layouts.o))?,
-            lse: lse.map(|lse| place(Tensor::output("lse", lse, contiguous))).transpose()?,
+            o: place(Tensor::written("o", &mut *outputs.o, layouts.o, keeps))?,
+            lse: lse.map(|lse| place(Tensor::written("lse", lse, contiguous, keeps))).transpose()?,
             workspace: place(Tensor::workspace(workspace(plan.kernel()), plan.workspace_bytes()))?,
             per_head: problem.scores().place(place)?,
             descale: problem.scores().place_factors(place)?,

@@ -46,6 +46,16 @@ impl<'a> Tensor<'a> {
         Self { name, layout, element_bytes: size_of::<T>(), data: Data::Updated(bytes_mut(values)) }
     }
 
+    /// An output; one of which some rows keep their values where it `keeps` them.
+    pub(crate) fn written<T: Plain>(
+        name: &'static str,
+        values: &'a mut [T],
+        layout: TensorLayout,
+        keeps: bool,
+    ) -> Self {
+        if keeps { Self::updated(name, values, layout) } else { Self::output(name, values, layout) }
+    }
+
     pub(crate) const fn workspace(name: &'static str, bytes: u64) -> Self {
         let layout = TensorLayout::bshd(1, 1, 1, bytes as usize);
         Self { name, layout, element_bytes: 1, data: Data::Workspace }
