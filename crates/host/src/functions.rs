@@ -81,8 +81,8 @@ pub struct Built {
 
 /// Functions of a problem's scores, in place of softcap and ALiBi, with what they read.
 ///
-/// The mask function hides keys beside causal mask and window, which alone decide what is not computed at
-/// all.
+/// The mask function hides keys beside causal mask and window. What lies outside of those and of
+/// [`MaskMod::bounds`] is not computed.
 #[derive(Clone, Debug)]
 pub struct Functions {
     /// The functions and their kernels.

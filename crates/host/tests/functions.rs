@@ -17,6 +17,7 @@ use fa_kernels::functions::{MaskMod, Unchanged};
 use flash_attention::backward::BackwardProblem;
 use flash_attention::forward::{Addresses, Dropout, Outputs};
 use flash_attention::functions::{Built, FunctionTensor, Functions, Native};
+use flash_attention::operation::Operation as _;
 use flash_attention::sim::Sim;
 use flash_attention::{
     Backend, BackendKind, DType, Device, Element, Kernel, Options, Plan, Problem, Request, TensorLayout,
@@ -284,6 +285,18 @@ fn tensors_on_the_device_are_for_the_device() {
         "function tensor 0: the device alone has the values of this plan, and a run on host tensors needs them"
     );
     assert_eq!(Addresses::default().functions, [None; 4]);
+    let request = Request { kernel: Some(Kernel::ForwardSm80), ..Request::default() };
+    let plan = Plan::new(&problem, Sim::new(0).device(), &request).unwrap();
+    let addresses = |functions| Addresses { functions, ..Addresses::default() };
+    let params = |functions| {
+        Problem::params(&plan, &plan.launches()[0], &addresses(functions), |_| {
+            unreachable!("it takes no maps")
+        })
+    };
+    let all = [Some(64); 4];
+    assert!(params(all).is_ok());
+    let missing = params([None, all[1], all[2], all[3]]).unwrap_err().to_string();
+    assert!(missing.contains("function tensor 0"), "{missing}");
 }
 
 /// Problems of up to `longest` rows, with documents of 1 to 60.

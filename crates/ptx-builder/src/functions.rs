@@ -75,8 +75,9 @@ impl Functions<'_> {
     /// Where they refuse that too it is left out, with a warning of cargo, as long as another of its kernel,
     /// type and head_dim is left.
     ///
-    /// # Errors When an argument is not as said, no device toolchain is found, the functions do not compile,
-    /// or the gates refuse all tiles: then with what they have against each.
+    /// # Errors
+    /// When an argument is not as said, no device toolchain is found, the functions do not compile, or the
+    /// gates refuse all tiles: then with what they have against each.
     pub fn build(&self) -> Result<()> {
         let variable = |name: &str| {
             env::var_os(name).with_context(|| format!("{name} is not set: this is for a build.rs"))

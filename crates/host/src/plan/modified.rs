@@ -34,8 +34,9 @@ pub(super) fn entry_anywhere(problem: &Problem, functions: &Functions) -> Result
 /// Chooses among the entries that are built with the problem's functions: Hopper's tile that is estimated to
 /// be done first, else the first of the others.
 ///
-/// # Errors When none is built for the storage type or head_dims, or for the kernel or tile asked for, when
-/// the same bits in any batch are asked for, and as [`plan_entry`].
+/// # Errors
+/// When none is built for the storage type or head_dims, or for the kernel or tile asked for, when the same
+/// bits in any batch are asked for, and as [`plan_entry`].
 pub(super) fn plan_modified(
     problem: &Problem,
     device: &Device,
@@ -64,38 +65,28 @@ pub(super) fn plan_modified(
         ));
     }
     let asked = |entry: &&&Entry| {
-        request
-            .kernel
-            .is_none_or(|kernel| kernel.tiled().map(Algorithm::family) == Some(entry.algorithm.family()))
-            && request.takes(&entry.tile)
+        let family = |kernel: Kernel| kernel.tiled().map(Algorithm::family);
+        let is_asked = |kernel| family(kernel) == Some(entry.algorithm.family());
+        request.kernel.is_none_or(is_asked) && request.takes(&entry.tile)
     };
-    let asked_for: Vec<&'static Entry> = fitting.iter().filter(asked).copied().collect();
-    let mut planned = Vec::new();
-    let mut refusal = None;
-    for entry in asked_for {
-        let cycles = match ways(problem, device) {
-            Ok(ways) if entry.algorithm == Algorithm::ForwardSm90Modified => {
-                Some(ways.of_algorithm(entry.algorithm).schedule(problem, device, entry).cycles)
-            }
-            _ => None,
-        };
-        match plan_entry(problem, device, entry) {
-            Ok(choice) => planned.push((cycles.unwrap_or(f64::INFINITY), choice)),
-            Err(error) => refusal = Some(error),
-        }
-    }
-    // A stable sort: Hopper's come first.
-    planned.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-    let Some((_, mut choice)) = planned.into_iter().next() else {
-        let tiles = join(fitting.iter().map(|entry| {
+    let mut asked_for: Vec<&'static Entry> = fitting.iter().filter(asked).copied().collect();
+    let way = ways(problem, device).map(|ways| ways.of_algorithm(Algorithm::ForwardSm90Modified)).ok();
+    let cycles = |entry: &Entry| match &way {
+        Some(way) if entry.algorithm.is_persistent() => way.schedule(problem, device, entry).cycles,
+        _ => f64::INFINITY,
+    };
+    // A stable sort: of the others the first one listed.
+    asked_for.sort_by(|a, b| cycles(a).total_cmp(&cycles(b)));
+    let Some((&first, others)) = asked_for.split_first() else {
+        let name = |entry: &&Entry| {
             format!("{} {}x{}", entry.algorithm.family(), entry.tile.block_m, entry.tile.block_n)
-        }));
-        return Err(refusal.unwrap_or(Error::Functions {
-            name: built.name,
-            reason: format!("no such kernel or tile is built; there are {tiles}"),
-        }));
+        };
+        let tiles = join(fitting.iter().map(name));
+        return refuse(format!("no such kernel or tile is built; there are {tiles}"));
     };
-    let kernel = choice.kernel;
-    choice.reasons[0] = format!("{}: built with the functions {}", Kernel::name(kernel), built.name);
+    let plan = |entry| plan_entry(problem, device, entry);
+    let any = |refusal| others.iter().find_map(|&entry| plan(entry).ok()).ok_or(refusal);
+    let mut choice = plan(first).or_else(any)?;
+    choice.reasons[0] = format!("{}: built with the functions {}", choice.kernel, built.name);
     Ok(choice)
 }
