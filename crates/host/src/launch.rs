@@ -2,12 +2,12 @@
 
 mod maps;
 
-use fa_kernels::attention::transpose;
+use fa_kernels::attention::{pack, transpose};
 use fa_kernels::config::Sm90Config;
 use fa_kernels::entries::{Algorithm, Params, Tile};
 use fa_kernels::mask::UNLIMITED;
 use fa_kernels::params::{
-    self, AttentionMaps, AttentionParams, CacheParams, Mapped, PackParams, PackTensor, Pages,
+    self, AttentionMaps, AttentionParams, CacheParams, CopiesBeside, Mapped, PackParams, PackTensor, Pages,
     PersistentParams, ScheduleParams, Strides,
 };
 use fa_kernels::ptx::tma;
@@ -17,11 +17,11 @@ use self::maps::{class_maps, residue_maps};
 use crate::decode;
 use crate::forward::{MAX_SEQLEN, PerHead};
 use crate::operation::Tensor;
-use crate::plan::{Launch, LaunchDetails};
 use crate::plan::{
-    Packed, PackedCopy, TileOrder, chunks, head_blocks, is_shifted, margin, residues, tiles, unmapped,
-    whole_tiles,
+    CopyStage, Packed, PackedCopy, TileOrder, chunks, head_units, is_shifted, margin, residues, tiles,
+    unmapped, whole_tiles,
 };
+use crate::plan::{Launch, LaunchDetails};
 use crate::tensor_map::TensorMap;
 use crate::{Error, Problem, Result, TensorLayout, Tensors};
 
@@ -88,7 +88,7 @@ pub(crate) fn params(
         let sources = [(addresses.q, q), (addresses.k, k), (addresses.v, v)];
         return Ok(Params::Pack(match entry.algorithm {
             Algorithm::Transpose => transpose_params(problem, packed, addresses),
-            _ => pack_params(sources, packed, addresses.workspace),
+            _ => pack_params(sources, (packed, launch.details.stage), addresses.workspace),
         }));
     }
     if entry.algorithm.decodes() {
@@ -177,12 +177,25 @@ fn persistent_params(
         o_by_rows: if o_by_rows { 2 } else { is_varlen.into() },
         sequences: if is_varlen { problem.batch() as u32 } else { 0 },
         sequence_step,
-        schedule: schedule.map_or(0, |space| addresses.workspace + space.offset),
+        schedule: match (schedule, launch.details.stage) {
+            (Some(space), _) => addresses.workspace + space.offset,
+            (None, CopyStage::Beside(beside)) => addresses.workspace + beside.counters,
+            _ => 0,
+        },
         v_fix_up: if problem.has_rows_behind_keys() { landed } else { 0 },
         qk_fix_up: if are_shifted { landed } else { 0 },
         v_margin,
         qk_margin: margin(k, &k_read, head_dim),
         descale: problem.scores().factor_params(addresses.descale)?,
+        copies: match launch.details.stage {
+            CopyStage::Beside(beside) => CopiesBeside {
+                counters: addresses.workspace + beside.counters,
+                first: beside.first,
+                awaited: pack::COUNTED * packed.group_units() as u32,
+                heads: problem.tensors().k.heads as u32,
+            },
+            _ => CopiesBeside::default(),
+        },
         cache: CacheParams::default(),
     };
     Ok(Mapped { maps, params })
@@ -196,20 +209,20 @@ pub(crate) fn check_workspace(address: u64, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// What the launch before others copies of the tensors at these addresses, and where to from `target` on.
+/// What a launch copies of the tensors at these addresses, and where to from `target` on.
 pub(crate) fn pack_params<const N: usize>(
     sources: [(u64, &TensorLayout); N],
-    packed: &Packed<N>,
+    (packed, stage): (&Packed<N>, CopyStage),
     target: u64,
 ) -> PackParams {
     const { assert!(N <= PackParams::MOST) };
     let copies = sources.into_iter().zip(packed.copies).filter_map(|(source, copy)| Some((source, copy?)));
     let mut params = PackParams::default();
-    let mut blocks = 0;
+    let mut units = 0;
     for (index, ((source, from), PackedCopy { offset, layout })) in copies.enumerate() {
-        // The plan checked that all blocks together are below 2^31.
-        blocks += head_blocks(&layout) * (layout.batch * layout.heads) as u32;
-        params.ends[index..].fill(blocks);
+        // The plan checked that all units together are below 2^31.
+        units += head_units(&layout) * packed.group_heads(&layout);
+        params.ends[index..].fill(units);
         params.tensors[index] = PackTensor {
             source,
             end: source + 2 * from.span() as u64,
@@ -217,12 +230,26 @@ pub(crate) fn pack_params<const N: usize>(
             strides: strides(from),
             rows: layout.seqlen as u32,
             heads: layout.heads as u32,
+            group: packed.group_heads(&layout),
             columns: layout.head_dim as u32,
             chunks: chunks(&layout),
-            head_blocks: head_blocks(&layout),
+            head_blocks: head_units(&layout),
         };
     }
-    params
+    let all = units * packed.groups;
+    match stage {
+        CopyStage::All => PackParams { end: all, ..params },
+        CopyStage::First(beside) => PackParams {
+            end: units * beside.first,
+            counters: target + beside.counters,
+            cleared: CopiesBeside::counter_count(packed.groups.into()) as u32,
+            ..params
+        },
+        CopyStage::Beside(beside) => {
+            let (first, counters) = (units * beside.first, target + beside.counters);
+            PackParams { first, end: all, counters, ..params }
+        }
+    }
 }
 
 /// What the launch before `forward_sm90` in e4m3 copies of V, and where to.
@@ -240,6 +267,7 @@ fn transpose_params(problem: &Problem, packed: &Packed, addresses: &Addresses) -
         columns: v.head_dim as u32,
         chunks: (layout.head_dim / 16) as u32,
         head_blocks,
+        group: 1,
     };
     // The plan checked that all blocks together are below 2^31.
     let blocks = head_blocks * (v.batch * v.heads) as u32;

@@ -273,6 +273,36 @@ fn q_k_and_v_may_lie_anywhere() {
 /// Heads behind one another in a row, of which each starts at another distance from a multiple of 16 bytes,
 /// in 8 schedules.
 #[test]
+fn copies_are_made_beside_the_attention_that_waits_for_them() {
+    let group_of_two = [2, 300, 200, 6, 2];
+    // V alone is odd there.
+    for (shape, (d, dv), options) in [
+        ([2, 300, 300, 8, 1], (33, 33), PLAIN),
+        ([3, 400, 400, 4, 1], (57, 57), CAUSAL),
+        (group_of_two, (65, 65), PLAIN),
+        ([2, 300, 300, 8, 1], (64, 61), CAUSAL),
+    ] {
+        let [b, sq, sk, h, group] = shape;
+        let case = Case {
+            dtype: DType::F16,
+            shape: [b, sq, sk, h, group, d],
+            head_dim_v: Some(dv),
+            orders: [Order::Bhsd; 3],
+            options,
+            seed: 7,
+        };
+        let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+        let plan = plan_for(&case, 4, &request);
+        let copies: Vec<_> = plan.launches().iter().map(|launch| launch.entry.algorithm).collect();
+        assert_eq!(copies, [Algorithm::Pack, Algorithm::Pack, Algorithm::ForwardSm90], "{shape:?}");
+        assert!(plan.launches()[2].beside, "{shape:?}");
+        for schedule in 0..8 {
+            run_plan::<f16>(&case, 0, &plan, schedule).unwrap();
+        }
+    }
+}
+
+#[test]
 fn heads_may_start_anywhere() {
     for (index, (head_dim, head_dim_v)) in
         [(129, 129), (33, 33), (63, 57), (128, 129), (129, 64), (121, 40), (90, 3), (249, 247)]

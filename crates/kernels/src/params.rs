@@ -23,7 +23,7 @@ pub use decode::DecodeParams;
 pub use divisor::Divisor;
 pub use functions::{FunctionData, MAX_FUNCTION_TENSORS, MAX_FUNCTION_VALUES};
 pub use merge::{MAX_PARTS, MergeParams, MergePart};
-pub use pack::{PackParams, PackTensor};
+pub use pack::{CopiesBeside, PackParams, PackTensor};
 pub use schedule::ScheduleParams;
 pub use widen::{WidenParams, WidenTensor};
 
@@ -255,8 +255,8 @@ pub struct PersistentParams {
     pub sequences: u32,
     /// From one sequence to that whose tiles come next, modulo `sequences`, to which it is coprime.
     pub sequence_step: u32,
-    /// What `attention::tile_schedule` has written before, for this batch and BLOCK_M; 0 where blocks take
-    /// tiles in turn.
+    /// What `attention::tile_schedule` has written before, for this packed batch and BLOCK_M; of a batch that is
+    /// not packed, a counter that is 0, of tiles taken. 0 where blocks take tiles in turn.
     pub schedule: u64,
     /// Bytes from the barriers where consumers wait for V to those where it lands, to be fixed up; 0 where it
     /// lands where they wait.
@@ -270,6 +270,8 @@ pub struct PersistentParams {
     pub qk_margin: u32,
     /// What Q, K and V in 8 bits are multiplied by, beside softmax_scale.
     pub descale: [Descale; 3],
+    /// What of Q, K and V is copied beside this launch, of a batch that is not packed and has a `schedule`.
+    pub copies: CopiesBeside,
     /// Read by the entries over a K/V cache alone. There, a head of `attention` is a pack of query heads that
     /// are rows of one tile, `tiles` counts those of all splits, and packed sequences have one split.
     pub cache: CacheParams,

@@ -109,7 +109,7 @@ impl Tiles {
     #[inline(always)]
     pub unsafe fn next(&mut self, params: &PersistentParams, block_m: u32) -> Option<WorkTile> {
         if params.schedule != 0 {
-            // SAFETY: `attention::tile_schedule` has written the schedule.
+            // SAFETY: `attention::tile_schedule` has written the schedule of a packed batch.
             return unsafe { self.take(params, block_m) };
         }
         let index = self.index(params, index::block(), index::blocks())?;
@@ -149,8 +149,8 @@ impl Tiles {
         }
     }
 
-    /// The next tile of a schedule: this block's first is that of its index, and behind those of all blocks
-    /// each is taken once.
+    /// The next tile of a schedule, or without packed sequences of the order in turn: this block's first is that
+    /// of its index, and behind those of all blocks each is taken once.
     ///
     /// # Safety
     /// As [`Self::next`], with a schedule.
@@ -165,6 +165,10 @@ impl Tiles {
                 index::blocks() + global::fetch_add(schedule + ScheduleParams::TAKEN, 1)
             };
             self.round = 1;
+            if params.sequences == 0 {
+                let exists = index < params.tiles;
+                return if exists { Some(WorkTile::of_persistent(params, index)) } else { None };
+            }
             // There are heads.
             assert_unchecked(attention.heads > 0);
             let row = index / attention.heads;

@@ -1,8 +1,8 @@
 //! The kernel that packs rows, in the simulator, which reports any read outside of a tensor.
 #![allow(clippy::unwrap_used)]
 
-use fa_kernels::attention::pack::{THREADS, block_rows, pack};
-use fa_kernels::params::{PackParams, PackTensor, Strides};
+use fa_kernels::attention::pack::{COUNTED, THREADS, WORKERS, head_units, pack};
+use fa_kernels::params::{CopiesBeside, PackParams, PackTensor, Strides};
 use fa_sim::{Buffer, Launch, Schedule, launch};
 
 const SEEDS: std::ops::Range<u64> = 0..8;
@@ -76,21 +76,16 @@ impl View {
     }
 }
 
-/// Packs up to four views in one launch under one schedule, and compares.
-fn check(views: &[View], seed: u64) {
-    let memories: Vec<_> = views.iter().map(View::memory).collect();
-    // Whole words of 16 bytes, so that copies are aligned; one more each, to see that it is left alone.
-    let mut copies: Vec<Vec<u128>> =
-        views.iter().map(|view| vec![u128::MAX; view.copy_len() / 8 + 1]).collect();
-    let mut buffers: Vec<_> =
-        memories.iter().map(|(memory, first)| Buffer::read("source", &memory[*first..])).collect();
-    buffers.extend(copies.iter_mut().map(|copy| Buffer::read_write("copy", copy)));
-    let mut params = PackParams::default();
+/// The parameters of a launch that packs all of up to four views, which lie in the first of the buffers, to
+/// the next ones, and how many groups of heads they have.
+fn params(views: &[View], buffers: &[Buffer]) -> (PackParams, u32) {
+    let groups = views.iter().map(|view| view.shape[0] * view.shape[2]).min().unwrap() as u32;
+    let (mut params, mut units) = (PackParams::default(), 0);
     for (index, view) in views.iter().enumerate() {
         let [b, s, h, d] = view.shape;
         let [batch, row, head] = view.strides.map(|stride| stride as u64);
         let chunks = view.chunks() as u32;
-        let head_blocks = (s as u32).div_ceil(block_rows(chunks));
+        let (head_blocks, group) = (head_units(s as u32, chunks), (b * h) as u32 / groups);
         let source = buffers[index].address;
         assert_eq!(source as usize % 16, 2 * view.shift);
         params.tensors[index] = PackTensor {
@@ -100,28 +95,63 @@ fn check(views: &[View], seed: u64) {
             strides: Strides { batch, row, head },
             rows: s as u32,
             heads: h as u32,
+            group,
             columns: d as u32,
             chunks,
             head_blocks,
         };
-        let before = params.ends[index];
-        params.ends[index..].fill(before + head_blocks * (b * h) as u32);
+        units += head_blocks * group;
+        params.ends[index..].fill(units);
     }
-    let config = Launch {
-        name: "pack",
-        grid: params.ends[3],
-        block: THREADS,
-        shared_bytes: 0,
-        schedule: Schedule::from_seed(seed),
-        buffers: &buffers,
+    (PackParams { end: units * groups, ..params }, groups)
+}
+
+/// Packs up to four views under one schedule in launches of so many blocks each, and compares: in one, or in
+/// two, of which the first clears counters and copies the first group, and the second counts what it copies.
+fn check_in(views: &[View], seed: u64, grids: &[u32]) {
+    let memories: Vec<_> = views.iter().map(View::memory).collect();
+    // Whole words of 16 bytes, so that copies are aligned; one more each, to see that it is left alone.
+    let mut copies: Vec<Vec<u128>> =
+        views.iter().map(|view| vec![u128::MAX; view.copy_len() / 8 + 1]).collect();
+    let mut buffers: Vec<_> =
+        memories.iter().map(|(memory, first)| Buffer::read("source", &memory[*first..])).collect();
+    buffers.extend(copies.iter_mut().map(|copy| Buffer::read_write("copy", copy)));
+    let (params, groups) = params(views, &buffers);
+    let counter_count = CopiesBeside::counter_count(groups.into()) as u32;
+    let mut counted = vec![u32::MAX; counter_count as usize + 1];
+    buffers.push(Buffer::read_write("counters", &mut counted));
+    let (counters, first) = (buffers[2 * views.len()].address, params.ends[3]);
+    let launches = match grids.len() {
+        1 => vec![params],
+        _ => vec![
+            PackParams { end: first, counters, cleared: counter_count, ..params },
+            PackParams { first, counters, ..params },
+        ],
     };
-    // SAFETY: the parameters describe the launch's buffers.
-    let report =
-        launch(&config, &|| unsafe { pack(&params) }).unwrap_or_else(|error| panic!("{views:?}: {error}"));
+    let (mut written, mut read) = (0, 0);
+    for (params, &grid) in launches.iter().zip(grids) {
+        let schedule = Schedule::from_seed(seed);
+        let config =
+            Launch { name: "pack", grid, block: THREADS, shared_bytes: 0, schedule, buffers: &buffers };
+        // SAFETY: the parameters describe the launch's buffers.
+        let report =
+            launch(&config, &|| unsafe { pack(params) }).unwrap_or_else(|error| panic!("{views:?}: {error}"));
+        written += report.global_bytes_written;
+        read += report.global_bytes_read;
+    }
+    if launches.len() > 1 {
+        let mut expected = vec![COUNTED * params.ends[3]; counter_count as usize];
+        expected[..2].fill(0);
+        expected.push(u32::MAX);
+        assert_eq!(counted, expected, "{views:?}");
+        let added = COUNTED * (params.end - first);
+        written -= 4 * u64::from(counter_count + added);
+        read -= 4 * u64::from(added);
+    }
     // Each chunk is written once, of those aligned in memory at most two are read.
-    let written = views.iter().map(|view| 2 * view.copy_len() as u64).sum::<u64>();
-    assert_eq!(report.global_bytes_written, written, "{views:?}");
-    assert!(report.global_bytes_read <= 2 * written, "{views:?}: {} bytes read", report.global_bytes_read);
+    let copied = views.iter().map(|view| 2 * view.copy_len() as u64).sum::<u64>();
+    assert_eq!(written, copied, "{views:?}");
+    assert!(read <= 2 * written, "{views:?}: {read} bytes read");
     for (view, copy) in views.iter().zip(&copies) {
         let found: Vec<u16> = copy
             .iter()
@@ -132,6 +162,14 @@ fn check(views: &[View], seed: u64) {
         let wrong = found.iter().zip(view.expected()).position(|(&found, expected)| found != expected);
         assert_eq!(wrong, None, "{view:?}: {:?}", wrong.map(|at| (found[at], view.expected()[at])));
     }
+}
+
+/// As [`check_in`], in one launch whose blocks have a unit for each worker, or in which workers have several.
+fn check(views: &[View], seed: u64) {
+    let units: u32 =
+        views.iter().map(|view| head_units(view.shape[1] as u32, view.chunks() as u32)).sum::<u32>()
+            * views[0].shape[0] as u32;
+    check_in(views, seed, &[if seed.is_multiple_of(2) { units.div_ceil(WORKERS) } else { 2 }]);
 }
 
 #[test]
@@ -168,5 +206,19 @@ fn a_launch_packs_four_tensors_of_any_strides() {
 fn a_tensor_that_is_aligned_is_copied_too() {
     for seed in SEEDS {
         check(&[View::bhsd([1, 57, 2, 136], 0, 0), View::bshd([1, 20, 2, 152], 0)], seed);
+    }
+}
+
+#[test]
+fn what_is_copied_beside_is_counted_by_groups() {
+    for seed in SEEDS {
+        let shift = seed as usize;
+        let views = [
+            // Two heads of Q share one of K and V.
+            View::bhsd([2, 70, 4, 129], 0, shift),
+            View::bhsd([2, 131, 2, 129], 0, 7 - shift),
+            View::bhsd([2, 131, 2, 65], 1, 3),
+        ];
+        check_in(&views, seed, &[3, 1 + seed as u32 % 3]);
     }
 }

@@ -8,6 +8,9 @@
 //! An access is recorded before it takes place, and two that nothing orders conflict whichever is recorded
 //! first. So what is found does not depend on the order in which blocks happen to run.
 //!
+//! Launches may run beside each other. The simulator runs one after the other, and counts their blocks on: so
+//! it finds accesses of one that nothing orders behind those of another, as within a launch.
+//!
 //! A launch is watched from the first call of a function that blocks learn of each other by. Before it, a
 //! worker records a few accesses only, and a conflict among them is reported at that call. So launches that
 //! have no such call are not slower.
@@ -16,7 +19,7 @@ mod counters;
 mod past;
 mod shadow;
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 pub(crate) use past::Past;
@@ -38,6 +41,8 @@ pub(crate) struct Between {
     watched: AtomicBool,
     /// What was wrong before that.
     early: Mutex<Option<Box<Error>>>,
+    /// Blocks of launches that are over, and beside this one.
+    before: AtomicU32,
     pub(crate) counters: Counters,
     pub(crate) shadow: Shadow,
 }
@@ -47,6 +52,16 @@ impl Between {
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         self.watched.load(Relaxed)
+    }
+
+    /// So many blocks, of a launch that the next one is beside, have run: those of the next are counted on.
+    pub(crate) fn pass(&self, blocks: u32) {
+        self.before.fetch_add(blocks, Relaxed);
+    }
+
+    /// Blocks of launches that are over, and beside the one at hand.
+    pub(crate) fn before(&self) -> u32 {
+        self.before.load(Relaxed)
     }
 
     /// From now on all accesses are to be recorded.

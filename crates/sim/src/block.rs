@@ -168,7 +168,8 @@ impl Block {
         self.copies.begin_block(threads);
         self.mbarriers.begin_block();
         self.global_waits = GlobalWaits::default();
-        self.past.begin(index);
+        let before = self.between.as_ref().map_or(0, |between| between.before());
+        self.past.begin(before + index);
         self.transfers.begin_block();
         self.warpgroups.clear();
         self.warpgroups.resize_with(warps / WARPGROUP_WARPS, Warpgroup::default);

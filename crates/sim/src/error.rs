@@ -45,7 +45,7 @@ pub enum Error {
     /// Blocks access the same byte of global memory, at least one writes, and nothing orders the two.
     #[error(
         "race between blocks of {kernel} at byte {offset} of buffer `{buffer}`: {second} in block {block} \
-         and {first} in block {other}, with no global::add_release and global::wait_at_least between"
+         and {first} in block {other}{of_launch}, with no global::add_release and global::wait_at_least between"
     )]
     RaceBetweenBlocks {
         /// Name of the kernel.
@@ -56,8 +56,10 @@ pub enum Error {
         offset: u64,
         /// Index of the block of `second`.
         block: u32,
-        /// Index of the block of `first`.
+        /// Index of the block of `first`, counted on over launches beside each other if it is of one before.
         other: u32,
+        /// Says so, if it is.
+        of_launch: &'static str,
         /// The access that was recorded first.
         first: Box<Access>,
         /// The access at which the race was found.

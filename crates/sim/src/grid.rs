@@ -55,18 +55,47 @@ pub fn launch_clusters(
     cluster: u32,
     kernel: &(dyn Fn() + Sync),
 ) -> Result<Report, Error> {
+    let has_races = launch.schedule.detect_races && launch.grid > 1;
+    run((launch, cluster), kernel, has_races.then(Arc::default))
+}
+
+/// Launches that may run at the same time, and in any order but for what they wait for.
+#[derive(Default)]
+pub struct Neighbours {
+    between: Arc<Between>,
+}
+
+impl Neighbours {
+    /// As [`launch_clusters`], of a launch that may run beside those before it that were given to this.
+    ///
+    /// # Errors
+    /// As [`launch`], and when it touches memory that one of the others does, where nothing orders the two.
+    pub fn launch(
+        &self,
+        launch: &Launch<'_>,
+        cluster: u32,
+        kernel: &(dyn Fn() + Sync),
+    ) -> Result<Report, Error> {
+        let between = launch.schedule.detect_races.then(|| self.between.clone());
+        if let Some(between) = &between {
+            between.watch().map_err(|error| *error)?;
+        }
+        let report = run((launch, cluster), kernel, between)?;
+        self.between.pass(launch.grid);
+        Ok(report)
+    }
+}
+
+fn run(
+    (launch, cluster): (&Launch<'_>, u32),
+    kernel: &(dyn Fn() + Sync),
+    between: Option<Arc<Between>>,
+) -> Result<Report, Error> {
     validate(launch)?;
     validate_cluster(launch, cluster)?;
     context::install_panic_hook();
-    let has_races = launch.schedule.detect_races && launch.grid > 1;
-    let grid = Grid {
-        launch,
-        kernel,
-        cluster,
-        next: AtomicU32::new(0),
-        failed: AtomicU32::new(u32::MAX),
-        between: has_races.then(Arc::default),
-    };
+    let grid =
+        Grid { launch, kernel, cluster, next: AtomicU32::new(0), failed: AtomicU32::new(u32::MAX), between };
     let workers = rayon::current_num_threads()
         .min((launch.grid / cluster) as usize)
         .min(MAX_STACKS / (cluster * launch.block) as usize);

@@ -105,7 +105,7 @@ mod threads;
 pub use buffer::{Buffer, BufferAccess};
 pub use context::is_inside as is_in_kernel;
 pub use error::{Access, AccessKind, Error, Threads, Wait, Waiters};
-pub use grid::{launch, launch_clusters};
+pub use grid::{Neighbours, launch, launch_clusters};
 pub use launch::{Launch, Report};
 pub use operation::Operation;
 pub use schedule::{Order, Schedule};

@@ -5,7 +5,7 @@ mod common;
 mod grids;
 
 use common::assert_contains;
-use fa_sim::{AccessKind, Buffer, Error, Launch, Schedule, barrier, global, index};
+use fa_sim::{AccessKind, Buffer, Error, Launch, Neighbours, Schedule, barrier, global, index};
 use grids::on_cores;
 
 /// The words that blocks add to: the first of [`Words`].
@@ -377,5 +377,42 @@ fn a_barrier_and_a_release_order_the_stores_of_all_threads() {
             }
         });
         report.expect("a kernel without faults");
+    }
+}
+
+/// Runs two launches of two blocks beside each other, the second of which reads what the first has stored and
+/// counted, if it `waits` for that.
+fn beside(seed: u64, waits: bool) -> Result<(), Error> {
+    let mut words: Words = [0; 64];
+    let buffers = [Buffer::read_write("words", &mut words)];
+    let (counter, data) = (buffers[0].address, buffers[0].address + 4 * COUNTERS);
+    let schedule = Schedule::from_seed(seed);
+    let config = Launch { name: "kernel", grid: 2, block: 32, shared_bytes: 0, schedule, buffers: &buffers };
+    let neighbours = Neighbours::default();
+    // SAFETY: the words are the launches'.
+    neighbours.launch(&config, 1, &|| unsafe {
+        if index::thread() == 0 {
+            global::store(data + 16 * u64::from(index::block()), 7_u32);
+            global::add_release(counter, 1);
+        }
+    })?;
+    // SAFETY: the words are the launches'.
+    let second = neighbours.launch(&config, 1, &|| unsafe {
+        if index::thread() == 0 {
+            if waits {
+                global::wait_at_least(counter, 2);
+            }
+            assert_eq!(global::load::<u32>(data + 16 * u64::from(1 - index::block())), 7);
+        }
+    });
+    second.map(|_| ())
+}
+
+#[test]
+fn launches_beside_each_other_need_an_order() {
+    for seed in 0..8 {
+        beside(seed, true).expect("what is waited for is in order");
+        let message = beside(seed, false).expect_err("nothing is waited for").to_string();
+        assert_contains(&message, &["reads", "of a launch beside it", "with no global::add_release"]);
     }
 }

@@ -13,7 +13,7 @@ use super::way::DqWay;
 use super::{BackwardKernel, BackwardProblem, GradientLayouts};
 use crate::forward::Addresses;
 use crate::launch::{attention_params, class_map, pack_params, strides};
-use crate::plan::{cached_heads, cached_kv_heads};
+use crate::plan::{CopyStage, cached_heads, cached_kv_heads};
 use crate::tensor_map::TensorMap;
 use crate::{Error, Problem, Result, TensorLayout};
 
@@ -81,7 +81,7 @@ pub(crate) fn params(
     let LaunchDetails { copies, dq_way, blocks, pair } = &details;
     if entry.algorithm == Algorithm::Pack {
         let (sources, target) = (packed::sources(problem, addresses), packed::target(problem, addresses));
-        return Ok(Params::Pack(pack_params(sources, copies, target)));
+        return Ok(Params::Pack(pack_params(sources, (copies, CopyStage::All), target)));
     }
     let forward = problem.forward();
     let mut params = plain_params(problem, addresses)?;

@@ -7,7 +7,7 @@ use super::launch::{BackwardAddresses, LaunchDetails};
 use super::stored;
 use super::{BackwardKernel, BackwardProblem};
 use crate::operation::Launch;
-use crate::plan::{Packed, PackedCopy, checked_grid, pack_entry, unmapped};
+use crate::plan::{Packed, PackedCopy, pack_entry, unmapped};
 use crate::{Device, Problem, Result, TensorLayout, Tensors};
 
 /// The copies of Q, K, V and dO that are read in their place.
@@ -57,16 +57,16 @@ pub(super) fn refusal(problem: &BackwardProblem, device: &Device) -> Option<Stri
 }
 
 /// The launch that makes the copies.
-pub(super) fn launch(copies: Copies) -> Result<Launch<BackwardProblem>> {
+pub(super) fn launch(copies: Copies, device: &Device) -> Result<Launch<BackwardProblem>> {
     let entry = pack_entry(BackwardKernel::BackwardSm90.name())?;
     let details = LaunchDetails { copies, ..LaunchDetails::default() };
-    Ok(Launch { details, ..Launch::new(entry, checked_grid(copies.blocks())?) })
+    Ok(Launch { details, ..Launch::new(entry, copies.blocks(copies.groups, device)?) })
 }
 
 /// Why copies are made, and what they cost beside launches of so many cycles.
 pub(super) fn reason(problem: &BackwardProblem, device: &Device, copies: &Copies, cycles: f64) -> String {
     let why = NAMES.into_iter().zip(tensors(problem)).find_map(|(name, tensor)| unmapped(name, tensor));
-    copies.copy_cause(NAMES, &why.unwrap_or_default(), device).reason(cycles)
+    copies.copy_cause(NAMES, &why.unwrap_or_default(), copies.copy_cycles(device)).reason(cycles)
 }
 
 /// Where each of the tensors lies, and how.

@@ -250,7 +250,7 @@ fn launches(
         if !copies.is_empty() {
             let cycles = dq_way.cycles(forward, device);
             plan.reasons.push(packed::reason(problem, device, &copies, cycles));
-            plan.launches.push(packed::launch(copies)?);
+            plan.launches.push(packed::launch(copies, device)?);
         }
         way = ways(problem, kernel).iter().find(|way| dq_way.is_by(way[0])).unwrap_or(&way);
     }

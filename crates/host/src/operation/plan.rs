@@ -18,6 +18,8 @@ pub struct Launch<O: Operation = Problem> {
     pub cluster: u32,
     /// Bytes of shared memory of a block: the entry's, and what this launch needs behind them.
     pub shared_bytes: u32,
+    /// Whether it may run beside the launch in front of it, and waits by itself for what that does.
+    pub beside: bool,
     pub(crate) details: O::Details,
 }
 
@@ -32,7 +34,7 @@ impl<O: Operation> Copy for Launch<O> {}
 impl<O: Operation> Launch<O> {
     pub(crate) fn new(entry: &'static Entry<O::Algorithm, O::Tile>, grid: u32) -> Self {
         let shared_bytes = entry.shared_bytes;
-        Self { entry, grid, cluster: 1, shared_bytes, details: O::Details::default() }
+        Self { entry, grid, cluster: 1, shared_bytes, beside: false, details: O::Details::default() }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Problem → kernel and tile: a pure function, with its reasons written beside each choice.
 
+mod beside;
 mod candidates;
 pub(crate) mod cost;
 mod few;
@@ -27,7 +28,7 @@ pub(crate) use candidates::{
 pub(crate) use cost::{cached_heads, cached_kv_heads, tiles, whole_tiles};
 pub(crate) use geometry::{class_layout, is_shifted, margin, residues, unmapped, unmapped_in_e4m3};
 pub(crate) use order::{Key, Tuned, as_measured, fastest_first};
-pub(crate) use pack::{Packed, PackedCopy, chunks, head_blocks, pack_entry};
+pub(crate) use pack::{CopyStage, Packed, PackedCopy, chunks, head_units, pack_entry};
 pub(crate) use schedule::TileOrder;
 pub(crate) use tile::{check_entry, check_fits, check_target, plan_entry, tile_too_large};
 pub(crate) use tuned::TUNED;
@@ -165,6 +166,8 @@ pub struct LaunchDetails {
     pub(crate) order: TileOrder,
     /// Which tensors the launch copies, or reads copies of.
     pub(crate) packed: Packed,
+    /// Which of those copies it makes, or waits for.
+    pub(crate) stage: CopyStage,
     /// Where the launch writes a schedule of tiles, or reads one.
     pub(crate) schedule: Option<ScheduleSpace>,
     /// How it splits keys, of few queries.

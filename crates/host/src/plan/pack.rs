@@ -3,6 +3,7 @@
 use fa_kernels::attention::{pack, transpose};
 use fa_kernels::entries::{Algorithm, Entry, entries};
 
+use super::beside::Beside;
 use super::candidates::{checked_grid, join, unsupported_dtype};
 use super::cost::h200::{BYTES_PER_CYCLE, LAUNCH_CYCLES};
 use super::geometry::{CHUNK, Columns, SECTOR, columns, is_shifted, unreadable};
@@ -25,20 +26,24 @@ pub(crate) struct PackedCopy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packed<const N: usize = 3> {
     pub(crate) copies: [Option<PackedCopy>; N],
+    /// Groups of heads that are copied together: of the tensor with the fewest, its heads in all sequences.
+    pub(crate) groups: u32,
     /// Bytes of workspace.
     pub(crate) bytes: u64,
 }
 
 impl<const N: usize> Default for Packed<N> {
     fn default() -> Self {
-        Self { copies: [None; N], bytes: 0 }
+        Self { copies: [None; N], groups: 1, bytes: 0 }
     }
 }
 
 impl<const N: usize> Packed<N> {
     /// Copies of the tensors that are said to be copied, one behind the other.
     pub(crate) fn copying(tensors: [(&TensorLayout, bool); N]) -> Self {
-        let mut packed = Self::default();
+        // Problems bound heads and sequences so that blocks of a grid count them.
+        let groups = tensors.iter().map(|(tensor, _)| tensor.batch * tensor.heads).min().unwrap_or(1) as u32;
+        let mut packed = Self { groups: groups.max(1), ..Self::default() };
         for (copy, (tensor, is_copied)) in packed.copies.iter_mut().zip(tensors) {
             if is_copied {
                 let layout = packed_layout(tensor);
@@ -54,12 +59,26 @@ impl<const N: usize> Packed<N> {
         self.copies.iter().all(Option::is_none)
     }
 
-    /// Blocks of the launch that makes the copies.
-    pub(crate) fn blocks(&self) -> u128 {
-        let blocks = self.copies.iter().flatten().map(|copy| {
-            u128::from(head_blocks(&copy.layout)) * (copy.layout.batch * copy.layout.heads) as u128
+    /// Blocks of a launch that copies so many groups: one for each multiprocessor, if all have units.
+    ///
+    /// # Errors
+    /// When there are more units than are counted.
+    pub(crate) fn blocks(&self, groups: u32, device: &Device) -> Result<u32> {
+        let units = checked_grid(u128::from(self.group_units()) * u128::from(groups))?;
+        Ok(units.div_ceil(pack::WORKERS).min(device.multiprocessors).max(1))
+    }
+
+    /// Units of a group.
+    pub(crate) fn group_units(&self) -> u64 {
+        let units = self.copies.iter().flatten().map(|PackedCopy { layout, .. }| {
+            u64::from(head_units(layout)) * u64::from(self.group_heads(layout))
         });
-        blocks.sum()
+        units.sum()
+    }
+
+    /// Heads of a tensor in a group.
+    pub(crate) fn group_heads(&self, layout: &TensorLayout) -> u32 {
+        (layout.batch * layout.heads) as u32 / self.groups
     }
 
     /// About how many cycles that launch takes.
@@ -71,12 +90,12 @@ impl<const N: usize> Packed<N> {
         copy_cycles(moved.sum(), device)
     }
 
-    /// Why these copies of the tensors of these names are made, and what they cost.
-    pub(crate) fn copy_cause(&self, names: [&str; N], why: &str, device: &Device) -> Cause {
+    /// Why these copies of the tensors of these names are made, which takes so many cycles.
+    pub(crate) fn copy_cause(&self, names: [&str; N], why: &str, cycles: f64) -> Cause {
         let copied = self.copies.iter().zip(names).filter(|(copy, _)| copy.is_some());
         let names = join(copied.map(|(_, name)| name));
         let why = format!("before it, {names} copied to rows of whole 32-byte sectors, since {why}");
-        Cause { why, bytes: self.bytes, cycles: self.copy_cycles(device) }
+        Cause { why, bytes: self.bytes, cycles }
     }
 }
 
@@ -84,6 +103,11 @@ impl<const N: usize> Packed<N> {
 pub(crate) fn pack_entry(kernel: &'static str) -> Result<&'static Entry> {
     let missing = || unsupported_dtype(kernel, Algorithm::Pack, DType::F16);
     entries().find(|entry| entry.algorithm == Algorithm::Pack).ok_or_else(missing)
+}
+
+/// As [`pack_entry`], for `forward_sm90`.
+pub(super) fn copy_entry() -> Result<&'static Entry> {
+    pack_entry(Kernel::ForwardSm90.name())
 }
 
 impl Packed {
@@ -121,35 +145,43 @@ impl Packed {
     }
 
     /// The launch that makes the copies.
-    pub(super) fn launch(self, problem: &Problem) -> Result<Launch> {
+    pub(super) fn launch(self, problem: &Problem, device: &Device) -> Result<Launch> {
         let (entry, blocks) = if problem.dtype() == DType::E4m3 {
             let missing = || unsupported_dtype(Kernel::ForwardSm90.name(), Algorithm::Transpose, DType::E4m3);
             let v = &problem.tensors().v;
             let head_blocks = transpose::head_blocks(v.head_dim as u32, v.seqlen as u32);
             let entry = entries().find(|entry| entry.algorithm == Algorithm::Transpose);
-            (entry.ok_or_else(missing)?, u128::from(head_blocks) * (v.batch * v.heads) as u128)
+            let blocks = u128::from(head_blocks) * (v.batch * v.heads) as u128;
+            (entry.ok_or_else(missing)?, checked_grid(blocks)?)
         } else {
-            (pack_entry(Kernel::ForwardSm90.name())?, self.blocks())
+            (copy_entry()?, self.blocks(self.groups, device)?)
         };
         let details = LaunchDetails { packed: self, ..LaunchDetails::default() };
-        Ok(Launch { details, ..Launch::new(entry, checked_grid(blocks)?) })
+        Ok(Launch { details, ..Launch::new(entry, blocks) })
     }
 
-    /// Why these copies are made, and what they cost.
-    pub(super) fn cause(&self, problem: &Problem, device: &Device) -> Cause {
+    /// About how many cycles the launch takes that makes them.
+    pub(super) fn cycles(&self, problem: &Problem, device: &Device) -> f64 {
         if problem.dtype() == DType::E4m3 {
             let v = &problem.tensors().v;
             let read = (v.batch * v.heads * v.seqlen * v.head_dim) as f64;
+            return copy_cycles(read + self.bytes as f64, device);
+        }
+        self.copy_cycles(device)
+    }
+
+    /// Why these copies are made, which takes so many cycles.
+    pub(super) fn cause(&self, problem: &Problem, cycles: f64) -> Cause {
+        if problem.dtype() == DType::E4m3 {
             let why =
                 "before it, v transposed, since tensor cores take 8-bit operands along their rows alone";
-            let cycles = copy_cycles(read + self.bytes as f64, device);
             return Cause { why: why.to_owned(), bytes: self.bytes, cycles };
         }
         let tensors = inputs(problem);
         let copied = self.copies.iter().zip(tensors).filter(|(copy, _)| copy.is_some());
         let why = copied.into_iter().find_map(|(_, (name, tensor))| unreadable(name, tensor));
         let why = why.or_else(|| apart(problem, [false; 3])).unwrap_or_default();
-        self.copy_cause(tensors.map(|(name, _)| name), &why, device)
+        self.copy_cause(tensors.map(|(name, _)| name), &why, cycles)
     }
 }
 
@@ -183,7 +215,7 @@ fn transposed(problem: &Problem) -> Packed {
     let layout = TensorLayout::strided([batch, head_dim, heads, row], [stride_batch, row, stride_head, 1]);
     let bytes = (batch as u64).saturating_mul(stride_batch as u64);
     let bytes = bytes.div_ceil(ALIGNMENT).saturating_mul(ALIGNMENT);
-    Packed { copies: [None, None, Some(PackedCopy { offset: 0, layout })], bytes }
+    Packed { copies: [None, None, Some(PackedCopy { offset: 0, layout })], bytes, ..Packed::default() }
 }
 
 /// Why the columns of Q and K do not meet, where some of the tensors are copied.
@@ -222,8 +254,20 @@ pub(crate) fn chunks(layout: &TensorLayout) -> u32 {
     (layout.stride_seq / CHUNK) as u32
 }
 
-/// Blocks of the launch for each head of a copy.
-pub(crate) fn head_blocks(layout: &TensorLayout) -> u32 {
+/// Units of each head of a copy.
+pub(crate) fn head_units(layout: &TensorLayout) -> u32 {
     // `Problem::new` bounds sequences by MAX_SEQLEN.
-    (layout.seqlen as u32).div_ceil(pack::block_rows(chunks(layout)))
+    pack::head_units(layout.seqlen as u32, chunks(layout))
+}
+
+/// Which of the copies a launch makes, or waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum CopyStage {
+    /// All that there are, before what reads them.
+    #[default]
+    All,
+    /// Those of the first groups of heads, before the launch that copies the others.
+    First(Beside),
+    /// The others, beside the launch that reads them.
+    Beside(Beside),
 }

@@ -6,6 +6,7 @@ use fa_kernels::entries::{Algorithm, Entry, Tile, entries};
 use fa_kernels::params::ScheduleParams;
 use fa_kernels::variant::{self, Config, Layout, Sizes, Storage};
 
+use super::beside::Beside;
 use super::candidates::{
     Candidate, Candidates, for_scores, grid, has_two_widths, join, that_hold, unsupported_dtype, widest,
 };
@@ -268,7 +269,10 @@ fn of_way(
         choice.launches.insert(0, Launch { details, ..Launch::new(schedule_entry()?, 1) });
     }
     if let Some((launch, _)) = way.copy {
-        choice.launches.insert(0, launch?);
+        match Beside::of(problem, (&entry.tile, &schedule), &way.packed, device) {
+            None => choice.launches.insert(0, launch?),
+            Some(beside) => beside.put_before(&mut choice, &schedule, way.packed, device)?,
+        }
     }
     if Kernel::ForwardSm80.takes(problem.dtype()) {
         let algorithm = for_scores(problem, Algorithm::ForwardSm80);

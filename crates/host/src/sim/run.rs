@@ -1,7 +1,7 @@
 //! How the simulator runs a plan: the tensors as its buffers, then launch after launch.
 
 use fa_kernels::entries::Params;
-use fa_sim::{Buffer, Schedule};
+use fa_sim::{Buffer, Neighbours, Schedule};
 
 use super::{Sim, Traffic};
 use crate::operation::{Data, Launch, Tensor};
@@ -34,20 +34,26 @@ pub(super) fn run<O: Operation, T: Element>(
         Ok(address)
     })?;
     let mut traffic = Traffic::default();
-    for launch in plan.launches_at(&addresses) {
+    let launches = plan.launches_at(&addresses);
+    let mut neighbours = None;
+    for (index, launch) in launches.iter().enumerate() {
+        if !launch.beside {
+            let has_some = launches.get(index + 1).is_some_and(|next| next.beside);
+            neighbours = has_some.then(Neighbours::default);
+        }
         let encode = |map: &TensorMap| {
             let unfit = |reason| Error::UnfitEntry { entry: launch.entry.name, reason };
             map.encode().map_err(unfit)
         };
         let params = O::params(plan, launch, &addresses, encode)?;
-        run_launch(sim.seed, launch, &params, &buffers, &mut traffic)?;
+        run_launch((sim.seed, neighbours.as_ref()), launch, &params, &buffers, &mut traffic)?;
     }
     Ok(traffic)
 }
 
-/// Runs one launch, whose parameters describe `buffers`, and adds to `traffic`.
+/// Runs one launch, beside its neighbours if it has some, whose parameters describe `buffers`, and adds to `traffic`.
 fn run_launch<O: Operation>(
-    seed: u64,
+    (seed, neighbours): (u64, Option<&Neighbours>),
     launch: &Launch<O>,
     params: &Params,
     buffers: &[Buffer],
@@ -68,8 +74,12 @@ fn run_launch<O: Operation>(
     };
     // SAFETY: the launch has the entry's threads and shared memory, the parameters describe live buffers
     // whose sizes were checked, and the simulator refuses any access outside of them.
-    let report = fa_sim::launch_clusters(&launch, cluster, &|| unsafe { run.call(params) })
-        .map_err(|error| Error::Simulator { reason: error.to_string() })?;
+    let kernel = || unsafe { run.call(params) };
+    let report = match neighbours {
+        Some(neighbours) => neighbours.launch(&launch, cluster, &kernel),
+        None => fa_sim::launch_clusters(&launch, cluster, &kernel),
+    }
+    .map_err(|error| Error::Simulator { reason: error.to_string() })?;
     traffic.bytes_read += report.global_bytes_read;
     traffic.bytes_written += report.global_bytes_written;
     traffic.barrier_sites.push(report.barrier_sites);

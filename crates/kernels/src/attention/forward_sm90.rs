@@ -71,6 +71,9 @@ pub const fn masked_barriers(config: Sm90Config) -> u32 {
 /// that have a class's share of 64 rows; `params.attention.seqlen_k` counts the keys of one class; and
 /// HEAD_DIM has room for the largest shift.
 ///
+/// With `params.copies` the launch in front of this one, which copies, is not waited for: each tile waits for
+/// what it reads.
+///
 /// Over a cache, by [`Cached`], maps are those of the first class alone: Q's has its heads before its rows,
 /// in boxes of a pack's heads and 64 rows in all, and those of K and V have boxes as
 /// [`decode_sm90`](super::decode_sm90)'s.
@@ -107,7 +110,7 @@ pub unsafe fn forward_sm90<T: Tile>(params: &PersistentParams, maps: u64) {
                     while begun {
                         begun = scheduler.announce(params);
                     }
-                    scheduler.end();
+                    scheduler.end(params);
                 }
                 2 if T::Element::BYTES == 2 && fix_up::is_needed(params) => {
                     FixUp::new(pipeline).run(params);
@@ -143,6 +146,9 @@ unsafe fn begin<T: Tile>(
                 tma::prefetch(maps.k());
                 tma::prefetch(maps.q());
                 pipeline.init(params);
+                if params.copies.are_there() {
+                    return false; // Who announces the tile waits for its copies.
+                }
                 grid::wait();
                 if T::IN_CACHE {
                     return false; // Boxes of pages are copied by whole warps.
@@ -165,7 +171,9 @@ unsafe fn begin<T: Tile>(
             }
             _ => {
                 pipeline.init_schedule(params);
-                grid::wait();
+                if !params.copies.are_there() {
+                    grid::wait();
+                }
                 scheduler.announce(params)
             }
         }
@@ -237,12 +245,12 @@ impl<T: Tile> Pipeline<T> {
     #[inline(always)]
     fn schedule(self) -> u32 {
         const { assert!(TileSlots::BYTES == Sm90Config::SCHEDULE_BYTES) };
-        self.base + T::CONFIG.schedule_offset()
+        self.base + const { T::CONFIG.schedule_offset() }
     }
 
     #[inline(always)]
     fn q_barriers(self, warpgroup: u32) -> u32 {
-        self.base + T::CONFIG.barriers_offset() + Ring::<Count<1>>::BYTES * warpgroup
+        self.base + const { T::CONFIG.barriers_offset() } + Ring::<Count<1>>::BYTES * warpgroup
     }
 
     #[inline(always)]
@@ -272,19 +280,21 @@ impl<T: Tile> Pipeline<T> {
     #[inline(always)]
     fn o(self, warpgroup: u32) -> Panels<OutputRows<T>> {
         let panels = const { T::CONFIG.output_panels() };
-        Panels::new(self.base + T::CONFIG.o_offset() + panels * Panels::<OutputRows<T>>::PANEL * warpgroup)
+        Panels::new(
+            self.base + const { T::CONFIG.o_offset() } + panels * Panels::<OutputRows<T>>::PANEL * warpgroup,
+        )
     }
 
     /// The first stage of K; the others lie behind it.
     #[inline(always)]
     fn k(self) -> Panels<KeyBlock<T>> {
-        Panels::new(self.base + T::CONFIG.k_offset())
+        Panels::new(self.base + const { T::CONFIG.k_offset() })
     }
 
     /// The first stage of V.
     #[inline(always)]
     fn v(self) -> Panels<ValueBlock<T>> {
-        Panels::new(self.base + T::CONFIG.v_offset())
+        Panels::new(self.base + const { T::CONFIG.v_offset() })
     }
 }
 

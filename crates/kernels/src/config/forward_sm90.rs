@@ -139,6 +139,12 @@ impl Sm90Config {
         }
     }
 
+    /// Whether tiles wait for copies that are made beside them. With a HEAD_DIM_V, who copies Q and K has no
+    /// register for that.
+    pub const fn waits_for_copies(&self) -> bool {
+        self.head_dim == self.head_dim_v
+    }
+
     /// Whether all of O has memory of its own.
     pub const fn own_output(&self) -> bool {
         self.output_panels() == self.panels()

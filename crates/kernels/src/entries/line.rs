@@ -5,7 +5,7 @@ extern crate alloc;
 use alloc::vec::Vec;
 
 use crate::attention::{
-    append as appending, backward_sinks as sinks, pack, transpose as transposition, widen as widening,
+    append as appending, backward_sinks as sinks, transpose as transposition, widen as widening,
 };
 use crate::config::{
     BackwardConfig, BackwardDqConfig, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, DecodeSm90Config,
@@ -245,7 +245,7 @@ pub(super) const fn merge() -> Line {
 }
 
 pub(super) const fn pack() -> Line {
-    of(Algorithm::Pack, Config::Fixed(Fixed::PACK), &[Storage::B16], pack::MIN_BLOCKS)
+    of(Algorithm::Pack, Config::Fixed(Fixed::PACK), &[Storage::B16], 1)
 }
 
 pub(super) const fn transpose() -> Line {

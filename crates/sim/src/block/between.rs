@@ -140,12 +140,14 @@ impl Block {
     ) -> Box<Error> {
         let (buffer, offset) = self.global.place(address);
         let Touch { block: other, thread, .. } = first;
+        let before = self.between.as_ref().map_or(0, |between| between.before());
         Box::new(Error::RaceBetweenBlocks {
             kernel: self.kernel.clone(),
             buffer: buffer.into(),
             offset,
             block: self.index,
-            other,
+            other: other.checked_sub(before).unwrap_or(other),
+            of_launch: if other < before { " of a launch beside it" } else { "" },
             first: Box::new(Access { thread: thread.into(), kind: first.kind, site: first.location.into() }),
             second: Box::new(self.access(kind, location.into())),
         })

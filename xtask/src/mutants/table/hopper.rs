@@ -319,6 +319,27 @@ pub(super) const FAMILIES: &[Family] = &[
         ],
     },
     Family {
+        file: "crates/kernels/src/attention/forward_sm90/producer.rs",
+        entries: "forward_sm90",
+        tests: &["hopper"],
+        defects: &[
+            nth(
+                "hopper_copied_keys",
+                "K and Q are read before they have been copied",
+                0,
+                "place.wait_for_copies::<T>(&params.copies);",
+                "",
+            ),
+            nth(
+                "hopper_copied_values",
+                "V is read before it has been copied",
+                1,
+                "place.wait_for_copies::<T>(&params.copies);",
+                "",
+            ),
+        ],
+    },
+    Family {
         file: "crates/kernels/src/attention/pack.rs",
         entries: "pack",
         tests: &["hopper"],
@@ -326,8 +347,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "pack_shift",
                 "a row that starts in the middle of a word is not shifted",
-                "address & 2 != 0",
-                "false",
+                "if CLASS % 2 == 0 { words[i] }",
+                "if true { words[i] }",
             ),
             defect("pack_tail", "a column past the last is kept", "0xffff", "!0"),
             defect(
@@ -335,6 +356,12 @@ pub(super) const FAMILIES: &[Family] = &[
                 "the last element of a tensor is not copied",
                 "column + 1 < self.columns",
                 "column + 2 < self.columns",
+            ),
+            defect(
+                "pack_count",
+                "a unit counts for the group of heads behind its own",
+                "params.counter(group)",
+                "params.counter(group + 1)",
             ),
         ],
     },

@@ -56,6 +56,12 @@ pub(in crate::plan) const OTHER_LENGTHS: f64 = 1.04;
 /// Bytes that a multiprocessor copies in a cycle: 3.6 TB/s at 1.7 GHz, read and written.
 pub(in crate::plan) const BYTES_PER_CYCLE: f64 = 16.0;
 
+/// As [`BYTES_PER_CYCLE`], of a multiprocessor that copies beside others that compute.
+pub(in crate::plan) const BYTES_PER_CYCLE_BESIDE: f64 = 48.0;
+
+/// Cycles that copies must take before it is worth to make them beside what reads them.
+pub(in crate::plan) const LEAST_CYCLES_BESIDE: f64 = 20_000.0;
+
 /// Cycles that one more launch takes.
 pub(in crate::plan) const LAUNCH_CYCLES: f64 = 4_000.0;
 

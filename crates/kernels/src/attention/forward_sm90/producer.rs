@@ -46,7 +46,9 @@ impl<T: Tile> QueriesAndKeys<T> {
             slots.leave(true);
         }
         while slots.wait() {
-            self.begin(params, &slots.work(), &slots.keys());
+            let place = slots.keys();
+            place.wait_for_copies::<T>(&params.copies);
+            self.begin(params, &slots.work(), &place);
             self.finish(params, &slots.keys());
             slots.leave(true);
         }
@@ -146,6 +148,7 @@ pub(super) unsafe fn copy_values<T: Tile>(params: &PersistentParams, maps: Maps,
         let mut values = Copies { ring, first: pipeline.v(), maps: maps.v() };
         while schedule.wait() {
             let place = schedule.keys();
+            place.wait_for_copies::<T>(&params.copies);
             let mut pass = 0;
             while pass < T::Alignment::passes(&params.attention) {
                 let head =

@@ -8,8 +8,8 @@ use super::key_blocks::KeyBlocks;
 use super::tile::Tile;
 use crate::attention::alignment::Alignment as _;
 use crate::hopper::scheduler::{Announced, Slots};
-use crate::params::{AttentionParams, PersistentParams};
-use crate::ptx::{index, shared};
+use crate::params::{AttentionParams, CopiesBeside, PersistentParams};
+use crate::ptx::{fence, global, grid, index, shared};
 use crate::scheduler::{Rows, Tiles, WorkTile};
 use crate::tile::simt::GlobalTile;
 
@@ -42,6 +42,20 @@ impl Keys {
             head: unsafe { work.kv_head(attention) },
             // Queries may be packed where keys are not.
             batch: if T::IN_CACHE { work.batch } else { work.batch_index(attention) },
+        }
+    }
+
+    /// Waits until they, and the queries that see them, have been copied, where that is done beside this launch;
+    /// then they are there for copies by tensor maps.
+    #[inline(always)]
+    pub(super) fn wait_for_copies<T: Tile>(&self, copies: &CopiesBeside) {
+        if const { T::CONFIG.waits_for_copies() } && copies.are_there() {
+            let group = self.batch * copies.heads + self.head;
+            if group >= copies.first {
+                // SAFETY: the launch beside this one adds to the counter, and waits for nothing.
+                unsafe { global::wait_at_least(copies.counter(group), copies.awaited) };
+                fence::proxy_async_global();
+            }
         }
     }
 
@@ -82,10 +96,14 @@ impl<T: Tile> TileScheduler<T> {
         true
     }
 
-    /// Announces that there is no further tile.
+    /// Announces that there is no further tile. A launch that did not wait for the one in front of it does so
+    /// now: whoever waits for this one may count on both.
     #[inline(always)]
-    pub(super) fn end(mut self) {
+    pub(super) fn end(mut self, params: &PersistentParams) {
         self.slots.announce_end();
+        if params.copies.are_there() {
+            grid::wait();
+        }
     }
 }
 
