@@ -191,7 +191,7 @@ fn persistent_params(
             CopyStage::Beside(beside) => CopiesBeside {
                 counters: addresses.workspace + beside.counters,
                 first: beside.first,
-                awaited: pack::COUNTED * packed.group_units() as u32,
+                awaited: packed.group_units() as u32,
                 heads: problem.tensors().k.heads as u32,
             },
             _ => CopiesBeside::default(),
@@ -233,6 +233,7 @@ pub(crate) fn pack_params<const N: usize>(
             group: packed.group_heads(&layout),
             columns: layout.head_dim as u32,
             chunks: chunks(&layout),
+            unit_rows: pack::unit_rows(chunks(&layout)),
             head_blocks: head_units(&layout),
         };
     }
@@ -268,6 +269,7 @@ fn transpose_params(problem: &Problem, packed: &Packed, addresses: &Addresses) -
         chunks: (layout.head_dim / 16) as u32,
         head_blocks,
         group: 1,
+        unit_rows: 0,
     };
     // The plan checked that all blocks together are below 2^31.
     let blocks = head_blocks * (v.batch * v.heads) as u32;

@@ -12,4 +12,6 @@
     ("gemm_sm90", include_bytes!("gemm_sm90.cubin.zst")),
     #[cfg(feature = "decode")]
     ("mla_sm90", include_bytes!("mla_sm90.cubin.zst")),
+    #[cfg(any(feature = "forward", feature = "backward"))]
+    ("pack", include_bytes!("pack.cubin.zst")),
 ]

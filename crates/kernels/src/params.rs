@@ -255,8 +255,8 @@ pub struct PersistentParams {
     pub sequences: u32,
     /// From one sequence to that whose tiles come next, modulo `sequences`, to which it is coprime.
     pub sequence_step: u32,
-    /// What `attention::tile_schedule` has written before, for this packed batch and BLOCK_M; of a batch that is
-    /// not packed, a counter that is 0, of tiles taken. 0 where blocks take tiles in turn.
+    /// What `attention::tile_schedule` has written before, for this packed batch and BLOCK_M. Of a batch that
+    /// is not packed, a counter of tiles taken that is 0. Address 0 where blocks take tiles in turn.
     pub schedule: u64,
     /// Bytes from the barriers where consumers wait for V to those where it lands, to be fixed up; 0 where it
     /// lands where they wait.

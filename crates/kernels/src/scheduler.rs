@@ -149,8 +149,8 @@ impl Tiles {
         }
     }
 
-    /// The next tile of a schedule, or without packed sequences of the order in turn: this block's first is that
-    /// of its index, and behind those of all blocks each is taken once.
+    /// The next tile of a schedule, or without packed sequences of the order in turn. This block's first is
+    /// that of its index, and behind those of all blocks each is taken once.
     ///
     /// # Safety
     /// As [`Self::next`], with a schedule.

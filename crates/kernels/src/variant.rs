@@ -14,7 +14,7 @@ use alloc::{format, string::String};
 
 use crate::attention::{
     backward_simt, backward_sinks, backward_sm80, backward_sm90, decode, decode_sm90, forward_simt,
-    forward_sm80, forward_sm90, mla_sm90, standard, tile_schedule,
+    forward_sm80, forward_sm90, mla_sm90, pack, standard, tile_schedule,
 };
 use crate::config::{BackwardMmaConfig, Infeasible, Limits, MmaConfig};
 use crate::entries::{Algorithm, Entry, GemmAlgorithm, GemmEntry, Tile};
@@ -178,6 +178,7 @@ impl Variant {
             }
             (Kernel::Attention(Algorithm::BackwardSinks), _) => backward_sinks::BARRIERS,
             (Kernel::Attention(Algorithm::TileSchedule), _) => tile_schedule::BARRIERS,
+            (Kernel::Attention(Algorithm::Pack), _) => pack::BARRIERS,
             (Kernel::Attention(Algorithm::MlaSm90), _) => mla_sm90::BARRIERS,
             (_, Config::Simt(_)) => forward_simt::BARRIERS,
             (_, Config::Mma(config)) => forward_sm80::barriers(config),

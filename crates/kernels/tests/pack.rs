@@ -1,7 +1,7 @@
 //! The kernel that packs rows, in the simulator, which reports any read outside of a tensor.
 #![allow(clippy::unwrap_used)]
 
-use fa_kernels::attention::pack::{COUNTED, THREADS, WORKERS, head_units, pack};
+use fa_kernels::attention::pack::{SHARED_BYTES, THREADS, pack, unit_rows};
 use fa_kernels::params::{CopiesBeside, PackParams, PackTensor, Strides};
 use fa_sim::{Buffer, Launch, Schedule, launch};
 
@@ -85,7 +85,7 @@ fn params(views: &[View], buffers: &[Buffer]) -> (PackParams, u32) {
         let [b, s, h, d] = view.shape;
         let [batch, row, head] = view.strides.map(|stride| stride as u64);
         let chunks = view.chunks() as u32;
-        let (head_blocks, group) = (head_units(s as u32, chunks), (b * h) as u32 / groups);
+        let (head_blocks, group) = ((s as u32).div_ceil(unit_rows(chunks)), (b * h) as u32 / groups);
         let source = buffers[index].address;
         assert_eq!(source as usize % 16, 2 * view.shift);
         params.tensors[index] = PackTensor {
@@ -98,6 +98,7 @@ fn params(views: &[View], buffers: &[Buffer]) -> (PackParams, u32) {
             group,
             columns: d as u32,
             chunks,
+            unit_rows: unit_rows(chunks),
             head_blocks,
         };
         units += head_blocks * group;
@@ -131,8 +132,14 @@ fn check_in(views: &[View], seed: u64, grids: &[u32]) {
     let (mut written, mut read) = (0, 0);
     for (params, &grid) in launches.iter().zip(grids) {
         let schedule = Schedule::from_seed(seed);
-        let config =
-            Launch { name: "pack", grid, block: THREADS, shared_bytes: 0, schedule, buffers: &buffers };
+        let config = Launch {
+            name: "pack",
+            grid,
+            block: THREADS,
+            shared_bytes: SHARED_BYTES,
+            schedule,
+            buffers: &buffers,
+        };
         // SAFETY: the parameters describe the launch's buffers.
         let report =
             launch(&config, &|| unsafe { pack(params) }).unwrap_or_else(|error| panic!("{views:?}: {error}"));
@@ -140,11 +147,11 @@ fn check_in(views: &[View], seed: u64, grids: &[u32]) {
         read += report.global_bytes_read;
     }
     if launches.len() > 1 {
-        let mut expected = vec![COUNTED * params.ends[3]; counter_count as usize];
+        let mut expected = vec![params.ends[3]; counter_count as usize];
         expected[..2].fill(0);
         expected.push(u32::MAX);
         assert_eq!(counted, expected, "{views:?}");
-        let added = COUNTED * (params.end - first);
+        let added = params.end - first;
         written -= 4 * u64::from(counter_count + added);
         read -= 4 * u64::from(added);
     }
@@ -166,10 +173,12 @@ fn check_in(views: &[View], seed: u64, grids: &[u32]) {
 
 /// As [`check_in`], in one launch whose blocks have a unit for each worker, or in which workers have several.
 fn check(views: &[View], seed: u64) {
-    let units: u32 =
-        views.iter().map(|view| head_units(view.shape[1] as u32, view.chunks() as u32)).sum::<u32>()
-            * views[0].shape[0] as u32;
-    check_in(views, seed, &[if seed.is_multiple_of(2) { units.div_ceil(WORKERS) } else { 2 }]);
+    let units: u32 = views
+        .iter()
+        .map(|view| (view.shape[1] as u32).div_ceil(unit_rows(view.chunks() as u32)))
+        .sum::<u32>()
+        * views[0].shape[0] as u32;
+    check_in(views, seed, &[if seed.is_multiple_of(2) { units } else { 2 }]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Copies of boxes of a tensor between global and shared memory (PTX ISA, `cp.async.bulk.tensor` in tile
-//! mode, `cp.async.bulk.commit_group`, `cp.async.bulk.wait_group`), and of consecutive bytes to global memory
+//! mode, `cp.async.bulk.commit_group`, `cp.async.bulk.wait_group`), and of consecutive bytes
 //! (`cp.async.bulk`).
 //!
 //! One thread issues a copy, and the async proxy carries it out at times that the schedule draws, whole or in
@@ -56,6 +56,24 @@ pub unsafe fn load<const N: usize>(shared: u32, map: u64, barrier: u32, coordina
     context::unwrap_or_fail(
         current.with(|block| block.issue_load(shared, map, barrier, &coordinates, location)),
     );
+}
+
+/// Copies `bytes` consecutive bytes at `address` to `shared` and counts them on `barrier`
+/// (`cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes`): as [`load`], of addresses and a
+/// number of bytes that are multiples of 16, here at most 2,048.
+///
+/// # Safety
+/// As for [`load`].
+///
+/// # Panics
+/// Outside a kernel.
+#[track_caller]
+pub unsafe fn load_bytes(shared: u32, address: u64, bytes: u32, barrier: u32) {
+    let location = Location::caller();
+    let current = context::current();
+    current.maybe_preempt();
+    let issued = current.with(|block| block.issue_load_of_bytes(shared, (address, bytes), barrier, location));
+    context::unwrap_or_fail(issued);
 }
 
 /// Copies the box at `shared` to `coordinates` of the tensor, as far as it is inside

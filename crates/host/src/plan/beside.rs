@@ -4,7 +4,7 @@ use fa_kernels::entries::Tile;
 use fa_kernels::params::CopiesBeside;
 
 use super::candidates::has_two_widths;
-use super::cost::h200::{BYTES_PER_CYCLE, BYTES_PER_CYCLE_BESIDE, LAUNCH_CYCLES, LEAST_CYCLES_BESIDE};
+use super::cost::h200::{BYTES_PER_CYCLE_BESIDE, COPYING_AHEAD, LAUNCH_CYCLES, LEAST_CYCLES_BESIDE};
 use super::pack::{CopyStage, Packed, copy_entry};
 use super::schedule::Schedule;
 use super::{Choice, Launch, LaunchDetails};
@@ -41,9 +41,10 @@ impl Beside {
         let first = schedule.blocks.div_ceil((schedule.tiles / groups).max(1)).max(of_swizzle);
         let left = f64::from(groups.saturating_sub(first)) / f64::from(groups);
         let is_worth = left * packed.copy_cycles(device) > LEAST_CYCLES_BESIDE;
-        let blocks = device.multiprocessors / 4;
-        let var = |name: &str, default: u32| std::env::var(name).map_or(default, |v| v.parse().unwrap());
-        let (blocks, first) = (var("FA_BESIDE", blocks), var("FA_FIRST", first).min(groups));
+        // They are done before the attention is.
+        let needed =
+            COPYING_AHEAD * packed.moved_bytes() / (BYTES_PER_CYCLE_BESIDE * schedule.cycles.max(1.0));
+        let blocks = (needed as u32).clamp(device.multiprocessors / 4, device.multiprocessors / 2);
         (2 * first <= groups && is_worth && blocks > 0).then(|| Self {
             first,
             blocks,
@@ -51,14 +52,23 @@ impl Beside {
         })
     }
 
-    /// About how many cycles the copies take of those of the attention, on all multiprocessors.
-    pub(super) fn cycles(self, packed: &Packed, device: &Device) -> f64 {
+    /// About how many cycles more the attention takes that they are beside, which takes so many without.
+    pub(super) fn cycles(self, packed: &Packed, attention: f64, device: &Device) -> f64 {
         let share = f64::from(self.first) / f64::from(packed.groups);
-        let (before, multiprocessors) =
-            (packed.copy_cycles(device), f64::from(device.multiprocessors.max(1)));
-        let bytes = (before - LAUNCH_CYCLES) * multiprocessors * BYTES_PER_CYCLE;
-        let beside = bytes / (BYTES_PER_CYCLE_BESIDE * multiprocessors);
-        2.0 * LAUNCH_CYCLES + share * (before - LAUNCH_CYCLES) + (1.0 - share) * beside
+        let cycles = (1.0 - share) * packed.moved_bytes() / BYTES_PER_CYCLE_BESIDE;
+        let of_all = cycles / f64::from(device.multiprocessors.max(1));
+        let behind = cycles / f64::from(self.blocks) - attention;
+        LAUNCH_CYCLES + share * packed.copy_cycles(device) + of_all.max(behind)
+    }
+
+    /// How they are made, in words.
+    pub(super) fn reason(self, packed: &Packed) -> String {
+        let Self { first, blocks, .. } = self;
+        format!(
+            "{first} of {} groups of heads are copied before; {blocks} multiprocessors copy the others while the rest \
+             begin with what has been",
+            packed.groups
+        )
     }
 
     /// Bytes of the counters.

@@ -66,15 +66,15 @@ impl Ways {
         };
         let tiles = timed(algorithm, needed);
         let quickest = tiles.iter().min_by(|(_, a), (_, b)| a.cycles.total_cmp(&b.cycles));
-        let beside = quickest
-            .and_then(|(entry, schedule)| Beside::of(problem, (&entry.tile, schedule), &packed, device));
-        let copy_cycles =
-            beside.map_or_else(|| packed.cycles(problem, device), |beside| beside.cycles(&packed, device));
+        let beside = quickest.and_then(|(entry, schedule)| {
+            let beside = Beside::of(problem, (&entry.tile, schedule), &packed, device)?;
+            Some(beside.cycles(&packed, schedule.cycles, device))
+        });
+        let copy_cycles = beside.unwrap_or_else(|| packed.cycles(problem, device));
         let copy = (!packed.is_empty())
             .then(|| (packed.launch(problem, device), packed.cause(problem, copy_cycles)));
         let mapped = Way { algorithm, needed, tiles, packed, copy, why: Why::Mapped(o) };
-        let is_taken =
-            algorithm == Algorithm::ForwardSm90 && refusal.is_none() && std::env::var("FA_NORES").is_err();
+        let is_taken = algorithm == Algorithm::ForwardSm90 && refusal.is_none();
         let by_residues = is_taken.then(|| {
             let algorithm = Algorithm::ForwardSm90Residues;
             let mut tiles = timed(algorithm, needed_by_classes);

@@ -65,7 +65,7 @@ impl<const N: usize> Packed<N> {
     /// When there are more units than are counted.
     pub(crate) fn blocks(&self, groups: u32, device: &Device) -> Result<u32> {
         let units = checked_grid(u128::from(self.group_units()) * u128::from(groups))?;
-        Ok(units.div_ceil(pack::WORKERS).min(device.multiprocessors).max(1))
+        Ok(units.min(device.multiprocessors).max(1))
     }
 
     /// Units of a group.
@@ -81,13 +81,18 @@ impl<const N: usize> Packed<N> {
         (layout.batch * layout.heads) as u32 / self.groups
     }
 
-    /// About how many cycles that launch takes.
-    pub(crate) fn copy_cycles(&self, device: &Device) -> f64 {
+    /// Bytes that are read and written.
+    pub(super) fn moved_bytes(&self) -> f64 {
         let moved = self.copies.iter().flatten().map(|PackedCopy { layout, .. }| {
             let written = copy_bytes(layout) as f64;
             written * (1.0 + layout.head_dim as f64 / layout.stride_seq as f64)
         });
-        copy_cycles(moved.sum(), device)
+        moved.sum()
+    }
+
+    /// About how many cycles a launch takes that makes them all.
+    pub(crate) fn copy_cycles(&self, device: &Device) -> f64 {
+        copy_cycles(self.moved_bytes(), device)
     }
 
     /// Why these copies of the tensors of these names are made, which takes so many cycles.
@@ -257,7 +262,7 @@ pub(crate) fn chunks(layout: &TensorLayout) -> u32 {
 /// Units of each head of a copy.
 pub(crate) fn head_units(layout: &TensorLayout) -> u32 {
     // `Problem::new` bounds sequences by MAX_SEQLEN.
-    pack::head_units(layout.seqlen as u32, chunks(layout))
+    (layout.seqlen as u32).div_ceil(pack::unit_rows(chunks(layout)))
 }
 
 /// Which of the copies a launch makes, or waits for.

@@ -271,7 +271,10 @@ fn of_way(
     if let Some((launch, _)) = way.copy {
         match Beside::of(problem, (&entry.tile, &schedule), &way.packed, device) {
             None => choice.launches.insert(0, launch?),
-            Some(beside) => beside.put_before(&mut choice, &schedule, way.packed, device)?,
+            Some(beside) => {
+                choice.reasons.push(beside.reason(&way.packed));
+                beside.put_before(&mut choice, &schedule, way.packed, device)?;
+            }
         }
     }
     if Kernel::ForwardSm80.takes(problem.dtype()) {

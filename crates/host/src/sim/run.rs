@@ -51,7 +51,8 @@ pub(super) fn run<O: Operation, T: Element>(
     Ok(traffic)
 }
 
-/// Runs one launch, beside its neighbours if it has some, whose parameters describe `buffers`, and adds to `traffic`.
+/// Runs one launch, whose parameters describe `buffers`, beside its neighbours if it has some; adds to
+/// `traffic`.
 fn run_launch<O: Operation>(
     (seed, neighbours): (u64, Option<&Neighbours>),
     launch: &Launch<O>,

@@ -28,6 +28,14 @@ impl PackParams {
     /// The most tensors of a launch: Q, K, V and dO.
     pub const MOST: usize = 4;
 
+    /// The group of a unit.
+    #[inline(always)]
+    pub const fn group(&self, unit: u32) -> u32 {
+        // Where there is a unit, a group has some.
+        let all = if self.ends[3] > 0 { self.ends[3] } else { 1 };
+        unit / all
+    }
+
     /// Address of the counter of a group.
     #[inline(always)]
     pub const fn counter(&self, group: u32) -> u64 {
@@ -93,7 +101,9 @@ pub struct PackTensor {
     pub columns: u32,
     /// 16 bytes of each row of the copy, enough to hold the columns; at most 32.
     pub chunks: u32,
-    /// Units of each head, as [`head_units`](crate::attention::pack::head_units) gives them; of
-    /// `attention::transpose`, blocks.
+    /// Rows of a unit, [`unit_rows`](crate::attention::pack::unit_rows) of these chunks; not read by
+    /// `attention::transpose`.
+    pub unit_rows: u32,
+    /// Units of each head, its rows over those rounded up; of `attention::transpose`, blocks.
     pub head_blocks: u32,
 }

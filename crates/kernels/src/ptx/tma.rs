@@ -171,6 +171,28 @@ pub unsafe fn load_4d_with(shared: u32, map: u64, barrier: u32, coordinates: [i3
     }
 }
 
+/// Begins to load `bytes` consecutive bytes, as a box is loaded
+/// (`cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes`).
+///
+/// # Safety
+/// `address`, `shared` and `bytes`, which is not 0, are multiples of 16; the bytes are device memory that
+/// nobody writes in this kernel. Shared memory is as [`load_4d`] wants it.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn load_bytes(shared: u32, address: u64, bytes: u32, barrier: u32) {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe {
+                asm!("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{0}], [{1}], {2}, [{3}];",
+                    in(reg32) shared, in(reg64) address, in(reg32) bytes, in(reg32) barrier, options(nostack))
+            }
+        }
+        // SAFETY: the bytes are device memory; the simulator also checks every address.
+        _ => { twin!(unsafe { fa_sim::tma::load_bytes(shared, address, bytes, barrier) }) }
+    }
+}
+
 /// Begins to store `bytes` consecutive bytes, as a box is stored
 /// (`cp.async.bulk.global.shared::cta.bulk_group`).
 ///

@@ -103,13 +103,14 @@ impl Fixed {
         shared_bytes: mla_sm90::SHARED_BYTES,
     };
     /// Of `attention::pack`.
-    pub const PACK: Self = Self { tile: any_head_dim(0, 0), threads: pack::THREADS, shared_bytes: 0 };
+    pub const PACK: Self =
+        Self { tile: any_head_dim(0, 0), threads: pack::THREADS, shared_bytes: pack::SHARED_BYTES };
     /// Of `attention::append`.
-    pub const APPEND: Self = Self { threads: append::THREADS, ..Self::PACK };
+    pub const APPEND: Self = Self { tile: any_head_dim(0, 0), threads: append::THREADS, shared_bytes: 0 };
     /// Of `attention::transpose`.
-    pub const TRANSPOSE: Self = Self { threads: transpose::THREADS, ..Self::PACK };
+    pub const TRANSPOSE: Self = Self { threads: transpose::THREADS, ..Self::APPEND };
     /// Of `attention::widen`.
-    pub const WIDEN: Self = Self { threads: widen::THREADS, ..Self::PACK };
+    pub const WIDEN: Self = Self { threads: widen::THREADS, ..Self::APPEND };
     /// Of `attention::tile_schedule`.
     pub const SCHEDULE: Self = Self {
         tile: any_head_dim(0, 0),
@@ -117,9 +118,9 @@ impl Fixed {
         shared_bytes: tile_schedule::SHARED_BYTES,
     };
     /// Of `gemm::read`.
-    pub const READ: Self = Self { threads: read::THREADS, ..Self::PACK };
+    pub const READ: Self = Self { threads: read::THREADS, ..Self::APPEND };
     /// Of `gemm::peak`.
-    pub const PEAK: Self = Self { threads: peak::THREADS, ..Self::PACK };
+    pub const PEAK: Self = Self { threads: peak::THREADS, ..Self::APPEND };
 }
 
 const fn any_head_dim(block_m: u32, block_n: u32) -> Tile {

@@ -14,6 +14,25 @@ use crate::tensor_map::{MAX_RANK, Swizzle, TensorMap};
 /// Most bytes of a row: 256 elements of 8 bytes.
 const MAX_ROW: usize = 2048;
 
+/// The map of a tensor of consecutive bytes that is one box, or why there is none.
+fn one_box(address: u64, bytes: u32) -> Result<[u64; 16], String> {
+    const ELEMENT: u32 = 8;
+    if !bytes.is_multiple_of(16) {
+        return Err(format!("{bytes} bytes, not a multiple of 16"));
+    }
+    let elements = bytes / ELEMENT;
+    let map = TensorMap {
+        address,
+        element_bytes: ELEMENT,
+        rank: 1,
+        dims: [elements.into(), 1, 1, 1, 1],
+        strides: [16; MAX_RANK - 1],
+        box_dims: [elements, 1, 1, 1, 1],
+        swizzle: Swizzle::None,
+    };
+    map.encode()
+}
+
 impl Block {
     pub(crate) fn issue_load(
         &mut self,
@@ -75,7 +94,21 @@ impl Block {
         self.land_due_pieces().map(|()| true)
     }
 
-    /// A store of consecutive bytes is one to a tensor that is one box.
+    /// A load of consecutive bytes is one of a tensor that is one box.
+    pub(crate) fn issue_load_of_bytes(
+        &mut self,
+        shared: u32,
+        (address, bytes): (u64, u32),
+        barrier: u32,
+        location: &'static Location<'static>,
+    ) -> Result<(), Box<Error>> {
+        match one_box(address, bytes) {
+            Ok(map) => self.issue_load(shared, map, barrier, &[0], location),
+            Err(reason) => Err(self.invalid_transfer(AccessKind::TmaLoad, location, reason)),
+        }
+    }
+
+    /// As [`Block::issue_load_of_bytes`], of a store.
     pub(crate) fn issue_store_of_bytes(
         &mut self,
         address: u64,
@@ -83,23 +116,7 @@ impl Block {
         bytes: u32,
         location: &'static Location<'static>,
     ) -> Result<bool, Box<Error>> {
-        const ELEMENT: u32 = 8;
-        let elements = bytes / ELEMENT;
-        let map = TensorMap {
-            address,
-            element_bytes: ELEMENT,
-            rank: 1,
-            dims: [elements.into(), 1, 1, 1, 1],
-            strides: [16; MAX_RANK - 1],
-            box_dims: [elements, 1, 1, 1, 1],
-            swizzle: Swizzle::None,
-        };
-        let encoded = if bytes.is_multiple_of(16) {
-            map.encode()
-        } else {
-            Err(format!("{bytes} bytes, not a multiple of 16"))
-        };
-        match encoded {
+        match one_box(address, bytes) {
             Ok(map) => self.issue_store(map, shared, &[0], location),
             Err(reason) => Err(self.invalid_transfer(AccessKind::TmaStore, location, reason)),
         }

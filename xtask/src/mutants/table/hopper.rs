@@ -326,21 +326,21 @@ pub(super) const FAMILIES: &[Family] = &[
             nth(
                 "hopper_copied_keys",
                 "K and Q are read before they have been copied",
-                0,
+                1,
                 "place.wait_for_copies::<T>(&params.copies);",
                 "",
             ),
             nth(
                 "hopper_copied_values",
                 "V is read before it has been copied",
-                1,
+                2,
                 "place.wait_for_copies::<T>(&params.copies);",
                 "",
             ),
         ],
     },
     Family {
-        file: "crates/kernels/src/attention/pack.rs",
+        file: "crates/kernels/src/attention/pack/rows.rs",
         entries: "pack",
         tests: &["hopper"],
         defects: &[
@@ -354,15 +354,23 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "pack_edge",
                 "the last element of a tensor is not copied",
-                "column + 1 < self.columns",
-                "column + 2 < self.columns",
+                "column + 1 < self.place.columns",
+                "column + 2 < self.place.columns",
             ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/pack.rs",
+        entries: "pack",
+        tests: &["hopper"],
+        defects: &[
             defect(
                 "pack_count",
                 "a unit counts for the group of heads behind its own",
-                "params.counter(group)",
-                "params.counter(group + 1)",
+                "params.group(unit)",
+                "params.group(unit) + 1",
             ),
+            defect("pack_leave", "rows are overwritten that are still copied", "stored.wait();", ""),
         ],
     },
 ];

@@ -56,11 +56,14 @@ pub(in crate::plan) const OTHER_LENGTHS: f64 = 1.04;
 /// Bytes that a multiprocessor copies in a cycle: 3.6 TB/s at 1.7 GHz, read and written.
 pub(in crate::plan) const BYTES_PER_CYCLE: f64 = 16.0;
 
-/// As [`BYTES_PER_CYCLE`], of a multiprocessor that copies beside others that compute.
-pub(in crate::plan) const BYTES_PER_CYCLE_BESIDE: f64 = 48.0;
+/// As [`BYTES_PER_CYCLE`], where few multiprocessors copy: 42 GB/s each.
+pub(in crate::plan) const BYTES_PER_CYCLE_BESIDE: f64 = 22.0;
 
 /// Cycles that copies must take before it is worth to make them beside what reads them.
 pub(in crate::plan) const LEAST_CYCLES_BESIDE: f64 = 20_000.0;
+
+/// How many times as fast as they are read copies are made beside it, if enough multiprocessors are there.
+pub(in crate::plan) const COPYING_AHEAD: f64 = 1.25;
 
 /// Cycles that one more launch takes.
 pub(in crate::plan) const LAUNCH_CYCLES: f64 = 4_000.0;

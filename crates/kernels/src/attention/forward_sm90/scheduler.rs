@@ -45,8 +45,8 @@ impl Keys {
         }
     }
 
-    /// Waits until they, and the queries that see them, have been copied, where that is done beside this launch;
-    /// then they are there for copies by tensor maps.
+    /// Waits until they, and the queries that see them, have been copied, where that is done beside this
+    /// launch; then they are there for copies by tensor maps.
     #[inline(always)]
     pub(super) fn wait_for_copies<T: Tile>(&self, copies: &CopiesBeside) {
         if const { T::CONFIG.waits_for_copies() } && copies.are_there() {
