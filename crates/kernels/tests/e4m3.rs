@@ -53,10 +53,12 @@ fn check_transposed(seed: u64, [b, s, h, d]: [usize; 4], gap: usize, bshd: bool)
         heads: h as u32,
         columns: d as u32,
         chunks: (keys / 16) as u32,
+        group: 1,
+        unit_rows: 0,
         head_blocks: blocks,
     };
     let grid = blocks * (b * h) as u32;
-    let params = PackParams { tensors: [tensor; 4], ends: [grid; 4] };
+    let params = PackParams { tensors: [tensor; 4], ends: [grid; 4], ..PackParams::default() };
     let config = Launch {
         name: "transpose",
         grid,

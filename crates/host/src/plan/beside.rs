@@ -32,8 +32,8 @@ impl Beside {
         packed: &Packed,
         device: &Device,
     ) -> Option<Self> {
-        if problem.is_packed() || problem.dtype() == DType::E4m3 || packed.is_empty() || has_two_widths(tile)
-        {
+        let is_possible = !problem.is_packed() && problem.dtype() != DType::E4m3 && !has_two_widths(tile);
+        if !is_possible || packed.is_empty() || !packed.copies_runs(problem) {
             return None;
         }
         let groups = packed.groups;

@@ -215,11 +215,16 @@ fn hopper_reads_copies_of_what_no_tensor_map_describes_where_they_pay() {
     let trap = of_heads(2048, 2048, 129, Options { causal: true, ..Options::default() });
     let plan_of_trap = planned(&trap);
     let algorithms: Vec<_> = plan_of_trap.launches.iter().map(|launch| launch.entry.algorithm).collect();
-    assert_eq!(algorithms, [Algorithm::Pack, Algorithm::ForwardSm90]);
-    // 144 columns of 2 bytes for each row of Q, K and V; 56 rows a block.
+    assert_eq!(algorithms, [Algorithm::Pack, Algorithm::Pack, Algorithm::ForwardSm90]);
+    assert_eq!(
+        plan_of_trap.launches.iter().map(|launch| launch.beside).collect::<Vec<_>>(),
+        [false, false, true]
+    );
+    // 144 columns of 2 bytes for each row of Q, K and V; counters of tiles and of each head.
     let rows = 3 * 16 * 16 * 2048;
-    assert_eq!(plan_of_trap.workspace_bytes, rows * 288);
-    assert_eq!(plan_of_trap.launches[0].grid, 3 * 16 * 16 * 37);
+    assert_eq!(plan_of_trap.workspace_bytes, rows * 288 + 4 * (1 + 16 * 16));
+    assert_eq!(plan_of_trap.launches[0].grid, 132);
+    assert!((33..=66).contains(&plan_of_trap.launches[1].grid), "{}", plan_of_trap.launches[1].grid);
     let name = Plan::new(&trap, &h200, &Request::default()).unwrap().workspace();
     assert_eq!(name, "the copies of Q, K and V");
     let reason = plan_of_trap.reasons.iter().find(|reason| reason.contains("copied")).unwrap();

@@ -21,7 +21,7 @@ use crate::params::PackParams;
 use crate::ptx::{barrier, fence, global, grid, index, mbarrier, shared, tma, warp};
 use rows::{Place, Rows};
 use unit::Unit;
-pub use unit::unit_rows;
+pub use unit::{are_run, unit_rows};
 
 /// Threads that copy rows of one class, modulo eight, at a time.
 const WORKER: u32 = 128;

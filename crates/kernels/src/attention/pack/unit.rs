@@ -23,6 +23,12 @@ const fn apart(chunks: u32) -> u32 {
     CHUNK * (chunks + 1)
 }
 
+/// Whether rows so many bytes apart, of `chunks` chunks each, are loaded as one run of bytes: where they lie
+/// close to one another.
+pub const fn are_run(row_bytes: u64, chunks: u32) -> bool {
+    row_bytes < apart(chunks) as u64
+}
+
 /// Rows of a unit, of `chunks` chunks each, an even number.
 pub const fn unit_rows(chunks: u32) -> u32 {
     ROWS * CLASSES * (WORKER / chunks)
@@ -135,8 +141,7 @@ impl Unit {
             rows,
             chunks,
             columns,
-            // Rows that lie close to one another are loaded as one run of bytes.
-            step: if source_step < apart(chunks) as u64 { source_step as u32 } else { apart(chunks) },
+            step: if are_run(source_step, chunks) { source_step as u32 } else { apart(chunks) },
         }
     }
 
