@@ -435,8 +435,8 @@ mod tests {
             assert_eq!(error, format!("workspace is at address {address:#x}; {bytes}"));
         }
         let Params::Pack(packed) = at(4096).unwrap() else { panic!("the first launch packs") };
-        // 30 rows of 16 columns each, in one block for each head.
-        assert_eq!(packed.ends, [6, 12, 18, 18]);
+        // 30 rows of 16 columns each, in one unit for each of six heads.
+        assert_eq!((packed.ends, packed.first, packed.end), ([1, 2, 3, 3], 0, 18));
         assert_eq!(packed.tensors.map(|tensor| tensor.target), [4096, 4096 + 1024, 4096 + 2048, 0]);
         let last = packed.tensors[2];
         assert_eq!((last.source, last.end, last.rows, last.columns, last.chunks), (6, 6 + 540, 5, 9, 2));

@@ -274,14 +274,14 @@ fn q_k_and_v_may_lie_anywhere() {
 /// in 8 schedules.
 #[test]
 fn copies_are_made_beside_the_attention_that_waits_for_them() {
-    let group_of_two = [2, 300, 200, 6, 2];
-    // V alone is odd there.
-    for (shape, (d, dv), options) in [
-        ([2, 300, 300, 8, 1], (33, 33), PLAIN),
-        ([3, 400, 400, 4, 1], (57, 57), CAUSAL),
-        (group_of_two, (65, 65), PLAIN),
-        ([2, 300, 300, 8, 1], (64, 61), CAUSAL),
-    ] {
+    let cases = [
+        ([1, 300, 300, 16, 1], (33, 33), PLAIN),
+        ([1, 400, 400, 12, 1], (57, 57), CAUSAL),
+        ([1, 300, 200, 8, 2], (65, 65), PLAIN),
+        // V alone is odd there.
+        ([1, 300, 300, 32, 1], (64, 61), CAUSAL),
+    ];
+    for (index, (shape, (d, dv), options)) in cases.into_iter().enumerate() {
         let [b, sq, sk, h, group] = shape;
         let case = Case {
             dtype: DType::F16,
@@ -292,12 +292,12 @@ fn copies_are_made_beside_the_attention_that_waits_for_them() {
             seed: 7,
         };
         let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
-        let plan = plan_for(&case, 4, &request);
+        let plan = plan_for(&case, 2, &request);
         let copies: Vec<_> = plan.launches().iter().map(|launch| launch.entry.algorithm).collect();
         assert_eq!(copies, [Algorithm::Pack, Algorithm::Pack, Algorithm::ForwardSm90], "{shape:?}");
         assert!(plan.launches()[2].beside, "{shape:?}");
-        for schedule in 0..8 {
-            run_plan::<f16>(&case, 0, &plan, schedule).unwrap();
+        for schedule in [index, index + 4] {
+            run_plan::<f16>(&case, 0, &plan, schedule as u64).unwrap();
         }
     }
 }

@@ -44,12 +44,10 @@ impl Beside {
         // They are done before the attention is.
         let needed =
             COPYING_AHEAD * packed.moved_bytes() / (BYTES_PER_CYCLE_BESIDE * schedule.cycles.max(1.0));
-        let blocks = (needed as u32).clamp(device.multiprocessors / 4, device.multiprocessors / 2);
-        (2 * first <= groups && is_worth && blocks > 0).then(|| Self {
-            first,
-            blocks,
-            counters: packed.bytes,
-        })
+        let blocks = (needed.ceil() as u32).clamp(device.multiprocessors / 4, device.multiprocessors / 2);
+        let beside = Self { first, blocks, counters: packed.bytes };
+        let is_quicker = || beside.cycles(packed, schedule.cycles, device) < packed.copy_cycles(device);
+        (2 * first <= groups && is_worth && blocks > 0 && is_quicker()).then_some(beside)
     }
 
     /// About how many cycles more the attention takes that they are beside, which takes so many without.

@@ -40,8 +40,9 @@ pub(super) struct Ways {
     /// With copies of what no tensor map describes.
     mapped: Way,
     by_residues: Option<Way>,
-    /// About how long the copies take.
+    /// About how long the copies take, as they are made, and where nothing runs beside them.
     copy_cycles: f64,
+    copy_cycles_alone: f64,
     /// Why copies do not fit the device's memory, if so.
     too_large: Option<String>,
 }
@@ -70,7 +71,8 @@ impl Ways {
             let beside = Beside::of(problem, (&entry.tile, schedule), &packed, device)?;
             Some(beside.cycles(&packed, schedule.cycles, device))
         });
-        let copy_cycles = beside.unwrap_or_else(|| packed.cycles(problem, device));
+        let copy_cycles_alone = packed.cycles(problem, device);
+        let copy_cycles = beside.unwrap_or(copy_cycles_alone);
         let copy = (!packed.is_empty())
             .then(|| (packed.launch(problem, device), packed.cause(problem, copy_cycles)));
         let mapped = Way { algorithm, needed, tiles, packed, copy, why: Why::Mapped(o) };
@@ -86,13 +88,13 @@ impl Ways {
             let why = Why::Classes { count: classes.count(), stride, copied };
             Way { algorithm, needed: needed_by_classes, tiles, packed: Packed::default(), copy: None, why }
         });
-        Self { mapped, by_residues, copy_cycles, too_large }
+        Self { mapped, by_residues, copy_cycles, copy_cycles_alone, too_large }
     }
 
     /// The way that is estimated to be done first with a tile that is as asked, and why even that would be no
     /// faster than `forward_sm80`, or would not fit, if so.
     pub(super) fn quickest(self, request: &Request) -> (Way, Option<String>) {
-        let Self { mapped, by_residues, copy_cycles, too_large } = self;
+        let Self { mapped, by_residues, copy_cycles, copy_cycles_alone, too_large } = self;
         let attention = least(&mapped.tiles, |_| true).unwrap_or(0.0);
         let is_quicker = |way: &Way| {
             let asked = least(&way.tiles, |entry| request.takes(&entry.tile));
@@ -110,13 +112,14 @@ impl Ways {
             return (mapped, None);
         }
         // Attention after copies that take no longer than it is done in twice its time over aligned rows: the
-        // copies pay where there are enough queries for each key, and keys for each query.
-        let is_slower = copy_cycles > (SM80_OVER_ALIGNED - 1.0) * attention;
+        // copies pay where there are enough queries for each key, and keys for each query. No copies hide
+        // behind attention that is shorter.
+        let is_slower = copy_cycles_alone > (SM80_OVER_ALIGNED - 1.0) * attention;
         let dissuasion = too_large.or_else(|| {
             is_slower.then(|| {
                 format!(
                     "copying rows for tensor maps would take about {:.1} times as long as its attention",
-                    copy_cycles / attention.max(1.0)
+                    copy_cycles_alone / attention.max(1.0)
                 )
             })
         });

@@ -79,7 +79,7 @@ pub unsafe fn pack(params: &PackParams) {
         barrier::sync(0, THREADS);
         match warp::broadcast(index::thread() / 32, 0) {
             COPYING_WARPS => load_units(params, pipeline),
-            COPYING_WARPS.. => {
+            warp if warp >= COPYING_WARPS => {
                 if leads_warp() {
                     count_units(params, pipeline);
                 }

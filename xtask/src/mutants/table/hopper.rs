@@ -347,7 +347,7 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "pack_shift",
                 "a row that starts in the middle of a word is not shifted",
-                "if CLASS % 2 == 0 { words[i] }",
+                "if CLASS.is_multiple_of(2) { words[i] }",
                 "if true { words[i] }",
             ),
             defect("pack_tail", "a column past the last is kept", "0xffff", "!0"),

@@ -256,8 +256,8 @@ fn what_tensor_maps_do_not_describe_is_copied_first() {
     assert_eq!(plan.kernel(), BackwardKernel::BackwardSm90);
     let launches: Vec<_> = plan.launches().iter().map(|launch| (launch.entry.name, launch.grid)).collect();
     let expected = [
-        // 56 rows of 18 chunks each for a block, of Q, K, V and dO.
-        ("pack", 2 * (6 * 2 + 2 * 6 + 2 * 6 + 6 * 2)),
+        // 168 rows of 18 chunks each for a unit, of Q, K, V and dO, and a block for each unit.
+        ("pack", 2 * (6 + 2 * 2 + 2 * 2 + 6)),
         ("backward_delta_f16", 2 * 6 * 4),
         ("backward_keys_ds_sm90_f16_m32_n128_d144", 2 * 2 * 3 + 2 * 6),
     ];

@@ -285,7 +285,7 @@ fn shifted<const CLASS: usize>([low, high]: [[u32; 4]; 2]) -> [u32; 4] {
     let words = [low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]];
     let word = |i: usize| {
         let i = i + CLASS / 2;
-        if CLASS % 2 == 0 { words[i] } else { words[i] >> 16 | words[i + 1] << 16 }
+        if CLASS.is_multiple_of(2) { words[i] } else { words[i] >> 16 | words[i + 1] << 16 }
     };
     [word(0), word(1), word(2), word(3)]
 }
