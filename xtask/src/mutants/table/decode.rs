@@ -103,7 +103,7 @@ pub(super) const FAMILIES: &[Family] = &[
                 "split_count",
                 "a sequence of one split is merged where others have more",
                 "used.div_ceil(keys).max(1)",
-                "cache.num_splits.get()",
+                "self.cache.num_splits.get()",
             ),
         ],
     },

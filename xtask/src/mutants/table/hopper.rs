@@ -59,8 +59,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "function_place",
                 "a function is told of the first row for a thread's second",
-                "(8 * (j as u32 / 2 % 2), 8 * (j as u32 / 4) + j as u32 % 2)",
-                "(0, 8 * (j as u32 / 4) + j as u32 % 2)",
+                "behind(first, j)",
+                "behind(first, j & !2)",
             ),
             defect("hopper_accumulate", "scores are added to those of the block before", "step > 0", "true"),
             defect(
