@@ -62,12 +62,12 @@ impl<'a> Rows<'a> {
         Self { unit, place, first: class + CLASSES * place.row, offset, misaligned }
     }
 
-    /// Copies them out of the stage at `stage`; element by element those whose aligned bytes are not all
-    /// inside of the tensor.
+    /// Copies them out of the stage at `stage`. Those whose aligned bytes are not all inside of the tensor are
+    /// copied element by element.
     ///
     /// # Safety
-    /// The unit has landed there, and its target is device memory that overlaps nothing. All lanes of the warp
-    /// have rows of the same class.
+    /// The unit has landed there, and its target is device memory that overlaps nothing. All lanes of the
+    /// warp have rows of the same class.
     #[inline(always)]
     pub(super) unsafe fn copy(&self, stage: u32) {
         let has_rows = self.place.row < self.place.turn;
