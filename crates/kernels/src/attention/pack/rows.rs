@@ -62,8 +62,8 @@ impl<'a> Rows<'a> {
         Self { unit, place, first: class + CLASSES * place.row, offset, misaligned }
     }
 
-    /// Copies them out of the stage at `stage`. Those whose aligned bytes are not all inside of the tensor are
-    /// copied element by element.
+    /// Copies them out of the stage at `stage`. Those whose aligned bytes are not all inside of the tensor
+    /// are copied element by element.
     ///
     /// # Safety
     /// The unit has landed there, and its target is device memory that overlaps nothing. All lanes of the
