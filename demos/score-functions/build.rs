@@ -20,6 +20,7 @@ fn main() {
             ..functions
         },
         Functions { name: "documents", mask_mod: Some("Documents"), ..functions },
+        Functions { name: "strided", mask_mod: Some("Strided"), ..functions },
         Functions { name: "shift", score_mod: Some("Shift"), ..functions },
     ]);
 }

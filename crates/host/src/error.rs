@@ -249,6 +249,12 @@ pub enum Error {
         /// Which list.
         name: &'static str,
     },
+    /// A map of blocks cannot be made as asked.
+    #[error("block map: {reason}")]
+    BlockMap {
+        /// Why not, with value and limit.
+        reason: String,
+    },
     /// Functions of scores cannot be taken as asked.
     #[error("functions {name}: {reason}")]
     Functions {

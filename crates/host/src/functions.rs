@@ -17,9 +17,11 @@
 //! }
 //! ```
 
+mod block_map;
+
 use std::sync::Arc;
 
-use fa_kernels::entries::Entry;
+use fa_kernels::entries::{Entry, Tile};
 use fa_kernels::functions::{MaskMod, Position, Score, ScoreMod};
 use fa_kernels::params::{FunctionData, MAX_FUNCTION_TENSORS, MAX_FUNCTION_VALUES};
 
@@ -29,6 +31,7 @@ use crate::{DType, Error, Result};
 
 #[doc(hidden)]
 pub use crate::__native_entry as native;
+pub use block_map::BlockMap;
 
 /// The native code of an entry, for the simulator.
 #[cfg(feature = "sim")]
@@ -82,7 +85,8 @@ pub struct Built {
 /// Functions of a problem's scores, in place of softcap and ALiBi, with what they read.
 ///
 /// The mask function hides keys beside causal mask and window. What lies outside of those and of
-/// [`MaskMod::bounds`] is not computed.
+/// [`MaskMod::bounds`], and what [`MaskMod::block`] says is not seen, is not computed on a GPU; the CPU and the
+/// reference ask [`MaskMod::sees`] alone.
 #[derive(Clone, Debug)]
 pub struct Functions {
     /// The functions and their kernels.
@@ -107,6 +111,14 @@ pub enum FunctionTensor {
     /// As many elements, which the device alone has: [`Addresses::functions`](crate::forward::Addresses) says
     /// where.
     OnDevice(usize),
+    /// A map of blocks, whose shape is the problem's.
+    BlockMap(BlockMap),
+}
+
+impl From<BlockMap> for FunctionTensor {
+    fn from(map: BlockMap) -> Self {
+        Self::BlockMap(map)
+    }
 }
 
 impl From<&[u32]> for FunctionTensor {
@@ -128,10 +140,20 @@ impl From<&[f32]> for FunctionTensor {
 }
 
 impl FunctionTensor {
+    /// Elements that the host has.
+    fn on_host(&self) -> Option<&[u32]> {
+        match self {
+            Self::Host(elements) => Some(elements),
+            Self::BlockMap(map) => Some(map.words()),
+            Self::OnDevice(_) => None,
+        }
+    }
+
     fn len(&self) -> usize {
         match self {
-            Self::Host(elements) => elements.len(),
             Self::OnDevice(len) => *len,
+            Self::Host(elements) => elements.len(),
+            Self::BlockMap(map) => map.words().len(),
         }
     }
 }
@@ -141,15 +163,17 @@ const NAMES: [&str; MAX_FUNCTION_TENSORS] =
     ["function tensor 0", "function tensor 1", "function tensor 2", "function tensor 3"];
 
 impl Functions {
-    /// Those that `options` ask for, of tensors in `dtype` that scores scaled by `softmax_scale` are made of.
+    /// Those that `options` ask for, of tensors in `dtype` that scores scaled by `softmax_scale` are made of:
+    /// of `[batch, heads]` and at most `[seqlen_q, seqlen_k]`.
     ///
     /// # Errors
     /// When there is also a softcap, ALiBi or dropout, the type has 8 bits, there are too many tensors or
-    /// values, or a tensor is too long; and where keys are masked alone, for a scale that is not positive.
+    /// values, a tensor is too long, or a map of blocks has another shape; and where keys are masked alone,
+    /// for a scale that is not positive.
     pub(crate) fn validated(
         options: &Options,
-        dtype: DType,
-        softmax_scale: f32,
+        (dtype, softmax_scale): (DType, f32),
+        (heads, rows): ([usize; 2], [usize; 2]),
     ) -> Result<Option<Arc<Self>>> {
         let Some(functions) = &options.functions else { return Ok(None) };
         let Self { built, tensors, values } = functions;
@@ -184,8 +208,22 @@ impl Functions {
             if u32::try_from(tensor.len()).is_err() {
                 return refuse(format!("{name} has {} elements; at most {} can be", tensor.len(), u32::MAX));
             }
+            if let FunctionTensor::BlockMap(map) = tensor
+                && let Some(misfit) = map.misfit(heads, rows)
+            {
+                return refuse(format!("{name} is {misfit}"));
+            }
         }
         Ok(Some(Arc::new(functions.clone())))
+    }
+
+    /// The share of a tile's steps that is computed, as far as maps of blocks tell.
+    pub(crate) fn share(&self, tile: &Tile) -> f64 {
+        let maps = self.tensors.iter().filter_map(|tensor| match tensor {
+            FunctionTensor::BlockMap(map) => Some(map.share(tile.block_m, tile.block_n)),
+            FunctionTensor::Host(_) | FunctionTensor::OnDevice(_) => None,
+        });
+        maps.fold(1.0, f64::min)
     }
 
     /// The rows of a table of tensors for theirs.
@@ -198,9 +236,7 @@ impl Functions {
     ) -> Result<[Option<u64>; MAX_FUNCTION_TENSORS]> {
         let mut addresses = [None; MAX_FUNCTION_TENSORS];
         for ((address, tensor), name) in addresses.iter_mut().zip(&self.tensors).zip(NAMES) {
-            let FunctionTensor::Host(elements) = tensor else {
-                return Err(Error::HeadValuesOnDevice { name });
-            };
+            let elements = tensor.on_host().ok_or(Error::HeadValuesOnDevice { name })?;
             if !elements.is_empty() {
                 *address = Some(place(Tensor::list(name, elements, elements.len()))?);
             }
@@ -247,12 +283,20 @@ pub(crate) struct OnHost<'a> {
 }
 
 impl OnHost<'_> {
+    /// Whether the mask function shows a key to a query.
+    fn sees(&self, at: Position) -> bool {
+        self.functions.built.functions.sees.is_none_or(|sees| sees(&self.data, at))
+    }
+
     /// What becomes of a scaled score; −∞ where the key is hidden.
     pub(crate) fn score(&self, scaled: f32, at: Position) -> f32 {
-        let Native { score, sees } = self.functions.built.functions;
-        if sees.is_some_and(|sees| !sees(&self.data, at)) {
+        if !self.sees(at) {
             return f32::NEG_INFINITY;
         }
-        score.map_or(scaled, |score| score(&self.data, Score::new(scaled, 1.0), at))
+        self.functions
+            .built
+            .functions
+            .score
+            .map_or(scaled, |score| score(&self.data, Score::new(scaled, 1.0), at))
     }
 }

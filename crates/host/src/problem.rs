@@ -235,7 +235,9 @@ impl Problem {
         let (left, right) = options.window;
         let window = (left, if options.causal { Some(0) } else { right });
         let dropout = options.dropout.map_or(Ok(None), Dropout::validated)?;
-        let functions = Functions::validated(&options, dtype, scores.softmax_scale)?;
+        let rows = sequences.as_ref().map_or([q.seqlen, k.seqlen], |sequences| sequences.longest());
+        let heads = ([batch, q.heads], rows);
+        let functions = Functions::validated(&options, (dtype, scores.softmax_scale), heads)?;
         Ok(Self { tensors, dtype, window, scores, dropout, functions, sequences, used_keys: None })
     }
 

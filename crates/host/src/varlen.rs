@@ -93,6 +93,11 @@ impl Sequences {
         self.q.offsets.len() - 1
     }
 
+    /// Rows of Q and of K of the longest sequence, or bounds of them.
+    pub(crate) fn longest(&self) -> [usize; 2] {
+        [self.q.longest, self.k.longest]
+    }
+
     /// Whether launches may rely on the offsets.
     pub(crate) fn is_planned(&self) -> bool {
         self.known == Known::All

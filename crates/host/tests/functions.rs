@@ -13,17 +13,17 @@ use fa_kernels::attention::alignment::ByHeads;
 use fa_kernels::attention::{forward_sm80, forward_sm90};
 use fa_kernels::element::{Bf16, F16};
 use fa_kernels::entries::{Entry, Run, variants};
-use fa_kernels::functions::{MaskMod, Unchanged};
+use fa_kernels::functions::{MaskMod, Unchanged, Visible};
 use flash_attention::backward::BackwardProblem;
 use flash_attention::forward::{Addresses, Dropout, Outputs};
-use flash_attention::functions::{Built, FunctionTensor, Functions, Native};
+use flash_attention::functions::{BlockMap, Built, FunctionTensor, Functions, Native};
 use flash_attention::operation::Operation as _;
 use flash_attention::sim::Sim;
 use flash_attention::{
     Backend, BackendKind, DType, Device, Element, Kernel, Options, Plan, Problem, Request, TensorLayout,
     Tensors, accuracy, reference,
 };
-use functions::{Documents, RelativeBias, Shift};
+use functions::{Documents, RelativeBias, Shift, Strided};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -61,6 +61,7 @@ macro_rules! built {
 built!(BOTH, RelativeBias, Documents);
 built!(MASKED, Unchanged, Documents);
 built!(SHIFTED, Shift, Unchanged);
+built!(STRIDED, Shift, Strided);
 
 const ROWS: usize = 300;
 
@@ -130,6 +131,25 @@ fn check_simulated<T: Element>(case: &Case, kernel: Kernel, schedule: u64) {
     check::<T>(case, &backend, &device, &Request { kernel: Some(kernel), ..Request::default() });
 }
 
+/// A case of `rows` queries and keys where each `every`th stretch is seen, and so many that are near, with a
+/// map of blocks.
+fn strided(case: Case, [every, near]: [u32; 2], block: [usize; 2]) -> Case {
+    let [batch, sq, sk, kv_heads, group, _] = case.shape;
+    let functions =
+        Functions { built: &STRIDED, tensors: Vec::new(), values: vec![every, near, 1.75_f32.to_bits()] };
+    // One map for all, or one for each.
+    let of = if block[0] == 64 { [batch, kv_heads * group] } else { [1, 1] };
+    let map = BlockMap::of_mask(&functions, of, [sq, sk], block).unwrap();
+    let functions = Functions { tensors: vec![map.into()], ..functions };
+    Case { options: Options { functions: Some(functions), ..case.options }, ..case }
+}
+
+/// Without functions, of 2 sequences of 300 rows.
+fn plain(options: Options, dtype: DType, head_dim: usize, seed: u64) -> Case {
+    let case = with(&MASKED, Options::default(), dtype, head_dim, seed);
+    Case { options, ..case }
+}
+
 fn masks() -> [Options; 3] {
     let window = |left, right| Options { window: (left, right), ..Options::default() };
     [
@@ -186,6 +206,77 @@ fn rows_that_see_nothing_are_zero() {
     check_simulated::<f16>(&case, Kernel::ForwardSm80, 2);
     let cpu = Backend::open(Some(BackendKind::Cpu)).unwrap();
     check::<f16>(&case, &cpu, cpu.device(), &Request::default());
+}
+
+/// Blocks as large as those of the kernels' steps, smaller, and larger.
+#[test]
+fn maps_of_blocks_tell_what_is_seen() {
+    let cpu = Backend::open(Some(BackendKind::Cpu)).unwrap();
+    for (options, seed) in masks().into_iter().zip(0..) {
+        for (of, block) in [([3, 1], [64, 64]), ([4, 2], [32, 128]), ([9, 0], [128, 32])] {
+            let case = strided(plain(options.clone(), DType::F16, 57, seed), of, block);
+            check_simulated::<f16>(&case, Kernel::ForwardSm90, seed);
+            check_simulated::<f16>(&case, Kernel::ForwardSm80, seed);
+            check::<f16>(&case, &cpu, cpu.device(), &Request::default());
+            let case = strided(plain(options.clone(), DType::Bf16, 128, seed), of, block);
+            check_simulated::<bf16>(&case, Kernel::ForwardSm90, seed);
+        }
+    }
+}
+
+/// Each third stretch is seen: K and V of the others are NaN, and whoever multiplied them would tell.
+#[test]
+fn blocks_that_are_not_seen_are_not_read() {
+    let case = strided(plain(Options::default(), DType::F16, 64, 4), [3, 0], [128, 64]);
+    let problem = case.problem();
+    let [q, mut k, mut v] = case.inputs::<f16>();
+    let clean = [&k, &v].map(Clone::clone);
+    for (values, layout) in [(&mut k, problem.tensors().k), (&mut v, problem.tensors().v)] {
+        for (batch, key, head) in (0..2).flat_map(|b| (0..ROWS).flat_map(move |s| [(b, s, 0), (b, s, 1)])) {
+            if key / 64 % 3 != 0 {
+                let first = batch * layout.stride_batch + key * layout.stride_seq + head * layout.stride_head;
+                values[first..][..64].fill(f16::NAN);
+            }
+        }
+    }
+    for kernel in [Kernel::ForwardSm90, Kernel::ForwardSm80] {
+        let backend = Backend::from(Sim::new(3));
+        let plan = backend.plan(&problem, &Request { kernel: Some(kernel), ..Request::default() }).unwrap();
+        let of = |k: &[f16], v: &[f16]| {
+            let mut o = vec![f16::NAN; problem.tensors().o.span()];
+            backend.run(&plan, (&q, k, v), Outputs { o: &mut o, lse: None }).unwrap();
+            o.into_iter().map(f16::to_bits).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&k, &v), of(&clean[0], &clean[1]), "{kernel:?}");
+    }
+}
+
+#[test]
+fn each_refusal_of_a_map_is_one_line() {
+    let all = |_: [usize; 4]| Visible::All;
+    let refused = |shape, block| BlockMap::new(shape, block, all).unwrap_err().to_string();
+    assert_eq!(
+        refused([1, 1, 3, 3], [100, 64]),
+        "block map: blocks of 100 queries; a power of two from 32 to 65536 is needed"
+    );
+    assert_eq!(
+        refused([1, 1, 3, 3], [64, 16]),
+        "block map: blocks of 16 keys; a power of two from 32 to 65536 is needed"
+    );
+    assert_eq!(
+        refused([1, 0, 3, 3], [64, 64]),
+        "block map: of [1, 0, 3, 3] blocks; each axis has some, and all at most 2^36 together"
+    );
+    let mut case = strided(plain(Options::default(), DType::F16, 64, 4), [3, 0], [128, 64]);
+    if let Some(functions) = &mut case.options.functions {
+        functions.tensors = vec![BlockMap::new([1, 4, 3, 4], [128, 64], all).unwrap().into()];
+    }
+    let plain = plain(Options::default(), DType::F16, 64, 4).problem();
+    assert_eq!(
+        Problem::new(*plain.tensors(), DType::F16, case.options).unwrap_err().to_string(),
+        "functions STRIDED: function tensor 0 is a map of [1, 4, 3, 4] blocks of 128 queries and 64 keys; 2 sequences of \
+         4 heads, 300 queries and 300 keys have [2, 4, 3, 5], or 1 for the first two"
+    );
 }
 
 #[test]

@@ -4,6 +4,9 @@
 //! A function is plain Rust, the same on the GPU, in the simulator, on the CPU and in the reference. What it
 //! reads beside the score is [`FunctionData`].
 
+mod block_map;
+mod seen_blocks;
+
 use core::ops::Add;
 
 use crate::mask::KeyRange;
@@ -11,6 +14,8 @@ use crate::params::FunctionData;
 #[cfg(target_arch = "nvptx64")]
 use crate::ptx::math;
 use crate::scheduler::WorkTile;
+pub use block_map::BlockMap;
+pub use seen_blocks::SeenBlocks;
 
 /// What takes the place of softmax_scale·q·k: FlexAttention's `score_mod`.
 pub trait ScoreMod: Copy + 'static {
@@ -39,10 +44,33 @@ pub trait MaskMod: Copy + 'static {
         let (_, _) = (data, queries);
         KeyRange { first: 0, end: u32::MAX }
     }
+
+    /// Whether [`Self::block`] is asked, before each block of keys.
+    const KNOWS_BLOCKS: bool = false;
+
+    /// What these queries see of these keys, of which the last may lie behind the sequence: blocks of which
+    /// they see nothing are not computed, and [`Self::sees`] is not asked about blocks that they see whole. A
+    /// [`BlockMap`] tells it.
+    #[inline(always)]
+    fn block(data: &FunctionData, queries: Queries, keys: KeyRange) -> Visible {
+        let (_, _, _) = (data, queries, keys);
+        Visible::Part
+    }
+}
+
+/// What neighbouring queries see of neighbouring keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Visible {
+    /// None of them sees any.
+    Nothing,
+    /// Some see some, or it is not known.
+    Part,
+    /// All see all.
+    All,
 }
 
 /// Neighbouring queries of a head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queries {
     /// The sequence.
     pub batch: u32,

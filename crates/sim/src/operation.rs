@@ -52,8 +52,8 @@ pub enum Operation {
     Broadcast,
     /// [`warp::vote_any`](crate::warp::vote_any).
     VoteAny,
-    /// [`warp::vote_all`](crate::warp::vote_all).
-    VoteAll,
+    /// [`warp::ballot`](crate::warp::ballot).
+    Ballot,
     /// [`ldmatrix::load`](crate::ldmatrix::load).
     LoadMatrix {
         /// Matrices that it loads.
@@ -144,7 +144,7 @@ impl fmt::Display for Operation {
             Self::Shuffle => f.write_str("warp::shuffle"),
             Self::Broadcast => f.write_str("warp::broadcast"),
             Self::VoteAny => f.write_str("warp::vote_any"),
-            Self::VoteAll => f.write_str("warp::vote_all"),
+            Self::Ballot => f.write_str("warp::ballot"),
             Self::LoadMatrix { matrices, transposed } => {
                 write!(f, "ldmatrix::load_x{matrices}{}", if *transposed { "_transposed" } else { "" })
             }

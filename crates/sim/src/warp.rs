@@ -50,13 +50,13 @@ pub fn vote_any(predicate: bool) -> bool {
     meet(Operation::VoteAny, [predicate.into()], Location::caller())[0] != 0
 }
 
-/// Whether all lanes' `predicate` holds (`vote.sync.all`).
+/// A bit for each lane whose `predicate` holds (`vote.sync.ballot`).
 ///
 /// # Panics
 /// Outside a kernel.
 #[track_caller]
-pub fn vote_all(predicate: bool) -> bool {
-    meet(Operation::VoteAll, [predicate.into()], Location::caller())[0] != 0
+pub fn ballot(predicate: bool) -> u32 {
+    meet(Operation::Ballot, [predicate.into()], Location::caller())[0]
 }
 
 /// Waits for all lanes and orders their shared-memory accesses (`bar.warp.sync`).

@@ -101,7 +101,7 @@ fn shuffles_and_votes_order_nothing() {
             warp::shuffle_xor(0, 1);
         },
         || {
-            warp::vote_all(true);
+            warp::ballot(true);
         },
     ];
     for (seed, meet) in SEEDS.flat_map(|seed| meetings.map(|meet| (seed, meet))) {

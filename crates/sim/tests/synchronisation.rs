@@ -279,8 +279,8 @@ fn shuffles_and_votes_give_what_ptx_says() {
             assert_eq!(warp::broadcast(thread, 32 + 3), thread / 32 * 32 + 3, "5 bits count");
             assert!(warp::vote_any(lane == 31));
             assert!(!warp::vote_any(false));
-            assert!(warp::vote_all(true));
-            assert!(!warp::vote_all(lane != 3));
+            assert_eq!(warp::ballot(true), u32::MAX);
+            assert_eq!(warp::ballot(lane != 3), !8);
             assert_eq!(warp::vote_any(thread < 32), thread < 32, "votes stay within the warp");
         })
         .expect("all lanes take part");

@@ -1,8 +1,8 @@
-//! A document mask, and biases: what FlexAttention's users write most.
+//! Document and sparse masks, and biases: what FlexAttention's users write most.
 //!
 //! This file is compiled twice: as a module of this crate, and into the kernels.
 
-use fa_kernels::functions::{MaskMod, Position, Queries, Score, ScoreMod};
+use fa_kernels::functions::{BlockMap, MaskMod, Position, Queries, Score, ScoreMod, Visible};
 use fa_kernels::mask::KeyRange;
 use fa_kernels::params::FunctionData;
 
@@ -23,6 +23,31 @@ impl MaskMod for Documents {
     fn bounds(data: &FunctionData, queries: Queries) -> KeyRange {
         let first = queries.batch * data.value(0);
         KeyRange { first: data.u32(2, first + queries.first), end: data.u32(3, first + queries.last) }
+    }
+}
+
+/// Keys of a stretch.
+const STRETCH: u32 = 64;
+
+/// A query sees the keys of stretches near its own, and beside them each so-manieth stretch (Child et al. 2019,
+/// arXiv:1904.10509). Value 0 says which, value 1 how many stretches apart are near; 0 is none. Tensor 0 has
+/// the map of blocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Strided;
+
+impl MaskMod for Strided {
+    #[inline(always)]
+    fn sees(data: &FunctionData, at: Position) -> bool {
+        let (own, other) = (at.query / STRETCH, at.key / STRETCH);
+        // A tensor and values that are not there are zeros.
+        own.abs_diff(other) < data.value(1) || other % data.value(0).max(1) == 0
+    }
+
+    const KNOWS_BLOCKS: bool = true;
+
+    #[inline(always)]
+    fn block(data: &FunctionData, queries: Queries, keys: KeyRange) -> Visible {
+        BlockMap::in_tensor(0).block(data, queries, keys)
     }
 }
 

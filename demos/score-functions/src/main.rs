@@ -11,7 +11,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use flash_attention::forward::Outputs;
-use flash_attention::functions::{Built, FunctionTensor, Functions};
+use flash_attention::functions::{BlockMap, Built, FunctionTensor, Functions};
 use flash_attention::{
     Backend, BackendKind, DType, Options, Prepared, Problem, Request, TensorLayout, Tensors,
 };
@@ -20,6 +20,7 @@ use half::bf16;
 include!(concat!(env!("OUT_DIR"), "/bias_in_documents.rs"));
 include!(concat!(env!("OUT_DIR"), "/documents.rs"));
 include!(concat!(env!("OUT_DIR"), "/shift.rs"));
+include!(concat!(env!("OUT_DIR"), "/strided.rs"));
 
 /// How far a query and a key are apart that have a bias of their own.
 const REACH: u32 = 64;
@@ -37,10 +38,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn compare(backend: &Backend) -> Result<(), Box<dyn Error>> {
     let (rows, heads) = (300, 4);
     let cpu = Backend::open(Some(BackendKind::Cpu))?;
-    for built in [&BIAS_IN_DOCUMENTS, &DOCUMENTS, &SHIFT] {
+    for built in [&BIAS_IN_DOCUMENTS, &DOCUMENTS, &SHIFT, &STRIDED] {
         for head_dim in [64, 128] {
             let shape = [2, rows, heads, head_dim];
-            let problem = problem(shape, Some(with(built, 2, rows, heads)), head_dim == 64)?;
+            let problem = problem(shape, Some(with(built, 2, rows, heads)?), head_dim == 64)?;
             let (found, plan) = run(backend, &problem)?;
             let (expected, _) = run(&cpu, &problem)?;
             let error = found.iter().zip(&expected).map(|(a, b)| (a.to_f32() - b.to_f32()).abs());
@@ -72,10 +73,10 @@ fn speed(backend: &Backend) -> Result<(), Box<dyn Error>> {
     let shape = [4, rows, heads, head_dim];
     let inputs = inputs(&problem(shape, None, false)?);
     for causal in [false, true] {
-        let built = [None, Some(&SHIFT), Some(&BIAS_IN_DOCUMENTS), Some(&DOCUMENTS)];
+        let built = [None, Some(&SHIFT), Some(&BIAS_IN_DOCUMENTS), Some(&DOCUMENTS), Some(&STRIDED)];
         let mut runs = Vec::new();
         for built in built {
-            let functions = built.map(|built| with(built, 4, rows, heads));
+            let functions = built.map(|built| with(built, 4, rows, heads)).transpose()?;
             let problem = problem(shape, functions, causal)?;
             runs.push(Timed::new(backend, &problem, &inputs)?);
         }
@@ -139,8 +140,28 @@ fn problem(
     Problem::new(tensors, DType::Bf16, Options { functions, causal, ..Options::default() })
 }
 
-/// What the functions read: documents of a quarter of the rows, and a bias for each distance.
-fn with(built: &'static Built, batch: usize, rows: usize, heads: usize) -> Functions {
+/// What the functions read.
+fn with(
+    built: &'static Built,
+    batch: usize,
+    rows: usize,
+    heads: usize,
+) -> flash_attention::Result<Functions> {
+    if std::ptr::eq(built, &raw const STRIDED) {
+        return strided(rows);
+    }
+    Ok(of_documents(built, batch, rows, heads))
+}
+
+/// Each eighth stretch of keys, and those that are less than four apart; one map of blocks for all heads.
+fn strided(rows: usize) -> flash_attention::Result<Functions> {
+    let functions = Functions { built: &STRIDED, tensors: Vec::new(), values: vec![8, 4] };
+    let map = BlockMap::of_mask(&functions, [1, 1], [rows, rows], [64, 64])?;
+    Ok(Functions { tensors: vec![map.into()], ..functions })
+}
+
+/// Documents of a quarter of the rows, and a bias for each distance.
+fn of_documents(built: &'static Built, batch: usize, rows: usize, heads: usize) -> Functions {
     let document = |row: usize| 4 * (row % rows) / rows;
     let documents: Vec<i32> = (0..batch * rows).map(|row| document(row) as i32).collect();
     // Rows of a document are those from ⌈document · rows / 4⌉ on.

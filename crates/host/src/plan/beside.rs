@@ -33,7 +33,7 @@ impl Beside {
         device: &Device,
     ) -> Option<Self> {
         let is_possible = !problem.is_packed() && problem.dtype() != DType::E4m3 && !has_two_widths(tile);
-        if !is_possible || packed.is_empty() || !packed.copies_runs(problem) {
+        if !is_possible || packed.is_empty() {
             return None;
         }
         let groups = packed.groups;

@@ -7,7 +7,7 @@ use fa_kernels::entries::Tile;
 
 use self::h200::{
     COLUMNS_PER_CYCLE, FEW_WARPGROUPS, L2_BYTES, LEAST_SCORE_CYCLES, MASKED, STEP_CYCLES, TILE_CYCLES,
-    TWO_WARPGROUPS,
+    TOGETHER, TWO_WARPGROUPS,
 };
 use crate::Problem;
 
@@ -114,7 +114,9 @@ fn cost(
     let first = left.map_or(0, |left| (first_row + seqlen_k).saturating_sub(seqlen_q.saturating_add(left)));
     let blocks = end.saturating_sub(first).div_ceil(tile.block_n as usize);
     let existing = (last_row + 1 - first_row).div_ceil(Sm90Config::WARPGROUP_ROWS as usize);
+    let together = blocks_together(tile);
     let (overhead, rows, slower) = match (has_short_tiles(tile), existing) {
+        _ if together > 1 => (TOGETHER.0, together * tile.block_m, TOGETHER.1),
         (true, 1) => (TILE_CYCLES.0, 64, FEW_WARPGROUPS.0),
         (true, 2) => (TILE_CYCLES.0, 128, FEW_WARPGROUPS.1),
         (true, _) => (TILE_CYCLES.0, tile.block_m, 1.0),
@@ -122,8 +124,15 @@ fn cost(
     };
     let element_bytes = problem.dtype().bytes() as u32;
     let step = scores_cycles(tile, rows, element_bytes) * slower;
-    let masked = MASKED * f64::from(u8::from(left.is_some()) + u8::from(right.is_some()));
+    let share = if together > 1 { TOGETHER.2 } else { MASKED };
+    let masked = share * f64::from(u8::from(left.is_some()) + u8::from(right.is_some()));
     overhead + (blocks as f64 * (step + STEP_CYCLES) + masked * step) as u64
+}
+
+/// Blocks that share a multiprocessor.
+fn blocks_together(tile: &Tile) -> u32 {
+    let &Tile { block_m, block_n, head_dim, head_dim_v, .. } = tile;
+    Sm90Config { block_m, block_n, head_dim, head_dim_v, element_bytes: 2 }.blocks()
 }
 
 /// Cycles that the scores of so many rows and a block of keys take. 8-bit columns take half as long.

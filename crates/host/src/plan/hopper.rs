@@ -63,7 +63,7 @@ impl Ways {
         let algorithm = for_scores(problem, Algorithm::ForwardSm90);
         let timed = |algorithm, needed| -> Vec<(&'static Entry, Schedule)> {
             let tiles = that_fit(algorithm, problem.dtype(), needed).into_iter();
-            tiles.map(|entry| (entry, schedule(problem, &entry.tile, device.multiprocessors))).collect()
+            tiles.map(|entry| (entry, schedule(problem, &entry.tile, places(entry, device)))).collect()
         };
         let tiles = timed(algorithm, needed);
         let quickest = tiles.iter().min_by(|(_, a), (_, b)| a.cycles.total_cmp(&b.cycles));
@@ -135,10 +135,15 @@ impl Ways {
     }
 }
 
+/// Blocks of an entry that a device runs at once.
+fn places(entry: &Entry, device: &Device) -> u32 {
+    device.multiprocessors.saturating_mul(entry.min_blocks)
+}
+
 impl Way {
     /// How the tiles of an entry are taken that need not be in the list.
     pub(super) fn schedule(&self, problem: &Problem, device: &Device, entry: &Entry) -> Schedule {
-        let plain = schedule(problem, &entry.tile, device.multiprocessors);
+        let plain = schedule(problem, &entry.tile, places(entry, device));
         match &self.why {
             Why::Mapped(_) => plain,
             Why::Classes { .. } => slowed_by_classes(plain, entry, problem.seqlen_k(), residues(problem)),

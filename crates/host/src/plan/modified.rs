@@ -72,7 +72,9 @@ pub(super) fn plan_modified(
     let mut asked_for: Vec<&'static Entry> = fitting.iter().filter(asked).copied().collect();
     let way = ways(problem, device).map(|ways| ways.of_algorithm(Algorithm::ForwardSm90Modified)).ok();
     let cycles = |entry: &Entry| match &way {
-        Some(way) if entry.algorithm.is_persistent() => way.schedule(problem, device, entry).cycles,
+        Some(way) if entry.algorithm.is_persistent() => {
+            way.schedule(problem, device, entry).cycles * functions.share(&entry.tile)
+        }
         _ => f64::INFINITY,
     };
     // A stable sort: of the others the first one listed.

@@ -140,14 +140,6 @@ impl Packed {
         [read(0, q), read(1, k), read(2, v)]
     }
 
-    /// Whether the rows of all that is copied lie close to one another: a warp loads others one by one, which
-    /// many multiprocessors hide.
-    pub(super) fn copies_runs(&self, problem: &Problem) -> bool {
-        let copied = self.copies.iter().zip(inputs(problem));
-        let mut copied = copied.filter_map(|(copy, (_, tensor))| Some((copy.as_ref()?, tensor)));
-        copied.all(|(copy, tensor)| pack::are_run(2 * tensor.stride_seq as u64, chunks(&copy.layout)))
-    }
-
     /// Columns that a tile must hold.
     pub(super) fn columns(&self, problem: &Problem) -> Columns {
         if problem.dtype() == DType::E4m3 {

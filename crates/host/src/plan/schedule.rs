@@ -88,22 +88,22 @@ impl Schedule {
     }
 }
 
-/// The schedule of `tile` on so many multiprocessors that is done first.
+/// The schedule of `tile` that is done first where so many blocks run at once.
 ///
 /// Where all tiles see about the same number of keys, their order does not matter, and one head's follow one
 /// another; but their number rarely goes into the grid, and short ones at the end fill the last round. Under
 /// a causal mask the longest go first. How even the shares are then depends on how the number of heads in a
 /// swizzle goes into the grid, so all are tried; and where that leaves them uneven, the last rounds' tiles
 /// are a block each.
-pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> Schedule {
+pub(super) fn schedule(problem: &Problem, tile: &Tile, places: u32) -> Schedule {
     if problem.is_packed() {
-        return varlen::schedule(problem, tile, multiprocessors);
+        return varlen::schedule(problem, tile, places);
     }
     let heads = problem.heads() * problem.batch();
     let masks_right_alone = masks_right_alone(problem);
     let cached = cached_heads(problem);
     let all_tiles = |short_tiles| tiles(problem, tile, short_tiles);
-    let blocks = all_tiles(0).min(multiprocessors.max(1) as usize);
+    let blocks = all_tiles(0).min(places.max(1) as usize);
     let rate = |order: TileOrder| {
         let longest = longest_share(&Costs::of_head(problem, tile, order.short_tiles), heads, order, blocks);
         let slower = if order.heads_per_swizzle as usize > cached { UNCACHED } else { 1.0 };

@@ -10,8 +10,8 @@ mod tile;
 use crate::config::MmaConfig;
 use crate::dropout;
 use crate::element::Element as _;
-use crate::functions::{MaskMod as _, Position, Queries, Score, ScoreMod as _, within};
-use crate::mask::TileMask;
+use crate::functions::{MaskMod as _, Position, Queries, Score, ScoreMod as _, SeenBlocks, Visible, within};
+use crate::mask::{KeyRange, TileMask};
 use crate::params::AttentionParams;
 use crate::ptx::{barrier, cp_async, index, shared, warp};
 use crate::registers::{Matrix, Width as _};
@@ -156,6 +156,13 @@ unsafe fn attend<T: Tile, Q: TileCopy<T::HeadDim>, KV: TileCopy<T::HeadDim>>(
         let queries = Queries::of_tile(&work, first_row, T::BLOCK_M);
         mask.seen = within::<T::MaskMod>(&params.functions, queries, mask.seen);
     }
+    let functions = FunctionsOfBlock { work, first_row };
+    let (first_key, mut seen_blocks) = (mask.seen.first, SeenBlocks::UNKNOWN);
+    if T::MaskMod::KNOWS_BLOCKS {
+        // SAFETY: all threads of the block are here.
+        let first = unsafe { functions.next::<T>(params, &mut seen_blocks, (first_key, mask.seen), 0) };
+        mask.seen.first += T::BLOCK_N * first;
+    }
     if mask.seen.first >= mask.seen.end {
         return (acc, softmax);
     }
@@ -205,23 +212,35 @@ unsafe fn attend<T: Tile, Q: TileCopy<T::HeadDim>, KV: TileCopy<T::HeadDim>>(
             v.settle(v_shared);
             barrier::sync(0, T::THREADS); // This stage is there, and all reads of the other are over.
             let keys = end.wrapping_sub(place);
-            if keys > T::BLOCK_N {
-                k.copy(keys - T::BLOCK_N, next);
-                v.copy(keys - T::BLOCK_N, next.from_row(T::BLOCK_N));
+            let mut to_next = T::BLOCK_N;
+            let mut sees_all = false;
+            if T::MaskMod::KNOWS_BLOCKS {
+                let block = (mask.seen.end - keys - first_key) / T::BLOCK_N;
+                sees_all = seen_blocks.is_whole(block);
+                let next = functions.next::<T>(params, &mut seen_blocks, (first_key, mask.seen), block + 1);
+                to_next = T::BLOCK_N * (next - block);
+                k.skip(to_next - T::BLOCK_N);
+                v.skip(to_next - T::BLOCK_N);
+            }
+            if keys > to_next {
+                k.copy(keys - to_next, next);
+                v.copy(keys - to_next, next.from_row(T::BLOCK_N));
                 cp_async::commit_group();
             }
             let mut s = T::S::zero();
             mma::multiply_transposed::<T::Element, _, _>(&mut s, q_shared, lane.warp_row, k_shared, keep);
             if T::SCORE_MOD && T::ScoreMod::CHANGES {
                 let first_key = mask.seen.end - end.wrapping_sub(place);
-                FunctionsOfBlock { work, first_row }.change::<T>(params, &mut s, first_key);
+                functions.change::<T>(params, &mut s, first_key);
             } else if T::SCORE_MOD {
                 let diagonal = TileMask::diagonal_from(params, T::BLOCK_M, place);
                 score_mod.apply(params, &mut s, diagonal, |i| lane.row(i), |j| lane.column(j));
             }
             if T::MaskMod::MASKS {
                 let first_key = mask.seen.end - end.wrapping_sub(place);
-                FunctionsOfBlock { work, first_row }.mask::<T>(params, &mut s, first_key);
+                if !sees_all {
+                    functions.mask::<T>(params, &mut s, first_key);
+                }
             }
             if mask.hides(place) {
                 let lane = Lane::reread(T::S::ROWS);
@@ -250,10 +269,10 @@ unsafe fn attend<T: Tile, Q: TileCopy<T::HeadDim>, KV: TileCopy<T::HeadDim>>(
             } else {
                 mma::multiply_accumulate::<T::Element, _, _, _>(&mut acc, &s, v_shared);
             }
-            if keys <= T::BLOCK_N {
+            if keys <= to_next {
                 return (acc, softmax);
             }
-            place = place.wrapping_add(T::BLOCK_N);
+            place = place.wrapping_add(to_next);
             (k_shared, next) = (next, k_shared);
         }
     }
@@ -267,6 +286,30 @@ struct FunctionsOfBlock {
 }
 
 impl FunctionsOfBlock {
+    /// The first step from `step` on, of those that begin at `first_key`, of which the block's rows see
+    /// something, or one behind the keys that are `seen`.
+    ///
+    /// # Safety
+    /// As [`SeenBlocks::next`].
+    #[inline(always)]
+    unsafe fn next<T: Tile>(
+        self,
+        params: &AttentionParams,
+        blocks: &mut SeenBlocks,
+        (first_key, seen): (u32, KeyRange),
+        step: u32,
+    ) -> u32 {
+        let end = seen.end.saturating_sub(first_key).div_ceil(T::BLOCK_N);
+        let queries = Queries::of_tile(&self.work, self.first_row, T::BLOCK_M);
+        let visible = |step: u32| -> [Visible; 2] {
+            let first = first_key + T::BLOCK_N * step;
+            let keys = KeyRange { first, end: first + T::BLOCK_N };
+            [T::MaskMod::block(&params.functions, queries, keys); 2]
+        };
+        // SAFETY: all lanes are here.
+        unsafe { blocks.next(step, end, visible) }
+    }
+
     /// Changes a thread's scores of the keys from `first_key` on.
     #[inline(always)]
     fn change<T: Tile>(self, params: &AttentionParams, s: &mut T::S, first_key: u32) {

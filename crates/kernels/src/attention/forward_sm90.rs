@@ -21,6 +21,7 @@ use core::marker::PhantomData;
 use core::mem::offset_of;
 
 use crate::config::Sm90Config;
+use crate::functions::MaskMod as _;
 use crate::hopper::ring::{Count, Ring, Stages as _};
 use crate::hopper::roles::{WARPGROUP, WARPS, give_registers, leads_warp, take_registers};
 use crate::params::{AttentionMaps, PersistentParams};
@@ -97,14 +98,18 @@ pub unsafe fn forward_sm90<T: Tile>(params: &PersistentParams, maps: u64) {
             }
             warp::sync();
             barrier::sync(0, T::CONFIG.threads());
-            give_registers(T::CONFIG.registers().1);
+            give_registers(T::REGISTERS.1);
             match warp::broadcast(index::thread() / 32 % WARPS, 0) {
                 0 if T::IN_CACHE => {
                     cached::producer::copy_queries_and_keys(params, maps, pipeline);
                 }
                 1 if T::IN_CACHE => cached::producer::copy_values(params, maps, pipeline),
-                0 if leads_warp() => QueriesAndKeys::new(pipeline, maps).run(params, begun),
-                1 if leads_warp() => producer::copy_values(params, maps, pipeline),
+                0 if T::MaskMod::KNOWS_BLOCKS || leads_warp() => {
+                    QueriesAndKeys::new(pipeline, maps).run(params, begun);
+                }
+                1 if T::MaskMod::KNOWS_BLOCKS || leads_warp() => {
+                    producer::copy_values(params, maps, pipeline);
+                }
                 3 if leads_warp() => {
                     grid::launch_dependents();
                     while begun {
@@ -119,7 +124,7 @@ pub unsafe fn forward_sm90<T: Tile>(params: &PersistentParams, maps: u64) {
             }
         } else {
             barrier::sync(0, T::CONFIG.threads());
-            take_registers(T::CONFIG.registers().0);
+            take_registers(T::REGISTERS.0);
             Consumer::new(pipeline).run(params, maps.o());
         }
     }
@@ -150,8 +155,8 @@ unsafe fn begin<T: Tile>(
                     return false; // Who announces the tile waits for its copies.
                 }
                 grid::wait();
-                if T::IN_CACHE {
-                    return false; // Boxes of pages are copied by whole warps.
+                if T::IN_CACHE || T::MaskMod::KNOWS_BLOCKS {
+                    return false; // Whole warps copy boxes of pages, or look at blocks.
                 }
                 let params = &scheduler::reread(params);
                 let Some(work) = Tiles::default().next(params, T::BLOCK_M) else { return false };

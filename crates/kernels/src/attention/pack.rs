@@ -4,7 +4,9 @@
 //! read lie otherwise, as those of a contiguous [B, H, S, 129] do, launches copy them to rows of whole
 //! 32-byte sectors, with zeros behind the last column.
 //!
-//! A block goes through units of rows. One warp loads them to shared memory as they are, several units ahead.
+//! A block goes through units of rows. One warp loads them to shared memory as they are, several units ahead,
+//! where they lie close to one another; where they lie far apart, it brings them to the cache alone, and each
+//! thread loads its part of them.
 //! A thread then reads the one or two aligned 16 bytes that hold 16 bytes of a row, shifts, and stores them.
 //! Of any eight rows the first start equally far behind a multiple of 16 bytes as those of the next eight, so
 //! the threads of a warp shift alike.
@@ -147,6 +149,7 @@ unsafe fn load_units(params: &PackParams, pipeline: Pipeline) {
                 bytes += described.piece(piece).bytes;
                 piece += 32;
             }
+            described.prefetch(lane);
             ring.wait_empty();
             if lane == 0 {
                 described.store(pipeline.unit(ring.stage()));
@@ -188,8 +191,13 @@ unsafe fn copy_units(params: &PackParams, pipeline: Pipeline) {
             let described = Unit::load(pipeline.unit(landed.stage()));
             let rows = pipeline.rows(landed.stage());
             let place = Place::of(&described);
-            Rows::of_class(&described, &place, worker).copy(rows);
-            Rows::of_class(&described, &place, worker + WORKERS).copy(rows);
+            let (first, second) = (
+                Rows::of_class(&described, &place, worker),
+                Rows::of_class(&described, &place, worker + WORKERS),
+            );
+            let loaded = (first.load(rows), second.load(rows));
+            first.store(&loaded.0);
+            second.store(&loaded.1);
             warp::sync();
         }
         if index::thread().is_multiple_of(32) {

@@ -16,7 +16,7 @@ pub struct Limits {
 }
 
 /// Bytes of each block's shared memory that the system keeps for itself since sm_80.
-const SYSTEM_SHARED: u32 = 1024;
+pub(super) const SYSTEM_SHARED: u32 = 1024;
 
 /// Registers that a thread of an attention kernel needs beside S and O, at the least: fragments, addresses,
 /// and each row's running max and sum. No kernel of the list gets by with fewer.

@@ -1,13 +1,15 @@
 //! Tiles of the Hopper attention kernel.
 
-use super::feasibility::{Infeasible, Limits, OTHER_REGISTERS, all, check_multiple, check_shared};
+use super::feasibility::{
+    Infeasible, Limits, OTHER_REGISTERS, SYSTEM_SHARED, all, check_multiple, check_shared,
+};
 use super::{LINE, SHARED};
 
 /// Tile of `forward_sm90`: `block_m` query rows, 64 for each warpgroup that multiplies, against `block_n` key
 /// rows of `head_dim` columns, whose values have `head_dim_v`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sm90Config {
-    /// Query rows of a block (BLOCK_M), 128 or 192.
+    /// Query rows of a block (BLOCK_M), 128 or 192, or 64 of 16-bit types.
     pub block_m: u32,
     /// Key rows of a step (BLOCK_N), a multiple of 16; of 8-bit types at most [`Self::MAX_SUMMED`].
     pub block_n: u32,
@@ -58,12 +60,35 @@ impl Sm90Config {
     /// Registers of a thread that multiplies, and of one that copies: together what the block starts with.
     /// Threads that copy get more where others can do without.
     pub const fn registers(&self) -> (u32, u32) {
-        if self.warpgroups() == 2 {
+        if self.warpgroups() == 1 {
+            if self.blocks() == 3 { (120, 40) } else { (216, 40) }
+        } else if self.warpgroups() == 2 {
             (232, 40)
         } else if self.accumulators() + OTHER_REGISTERS <= 152 {
             (152, 56)
         } else {
             (160, 32)
+        }
+    }
+
+    /// Blocks that a multiprocessor has at once: of one warpgroup as many as there are registers for, since no
+    /// other warpgroup works while it waits.
+    pub const fn blocks(&self) -> u32 {
+        if self.warpgroups() > 1 {
+            1
+        } else if self.accumulators() + OTHER_REGISTERS <= 120 {
+            3
+        } else {
+            2
+        }
+    }
+
+    /// Bytes of shared memory that a block may have.
+    const fn shared_limit(&self) -> u32 {
+        if self.blocks() == 1 {
+            SHARED
+        } else {
+            Limits::of(90).shared_per_multiprocessor / self.blocks() - SYSTEM_SHARED
         }
     }
 
@@ -84,7 +109,7 @@ impl Sm90Config {
     /// Tiles of K, and of V, that shared memory holds at once: three where O can have memory of its own
     /// beside them.
     pub const fn stages(&self) -> u32 {
-        if self.needed(3, self.panels()) <= SHARED { 3 } else { 2 }
+        if self.needed(3, self.panels()) <= self.shared_limit() { 3 } else { 2 }
     }
 
     /// Panels that a row of O lies in, a line each.
@@ -130,9 +155,9 @@ impl Sm90Config {
     /// would not hold it.
     pub const fn output_panels(&self) -> u32 {
         let stages = self.stages();
-        if self.element_bytes == 1 || self.needed(stages, self.panels()) <= SHARED {
+        if self.element_bytes == 1 || self.needed(stages, self.panels()) <= self.shared_limit() {
             self.panels()
-        } else if self.needed(stages, 2) <= SHARED {
+        } else if self.needed(stages, 2) <= self.shared_limit() {
             2
         } else {
             0
@@ -197,7 +222,7 @@ impl Sm90Config {
         let (k_rows, v_rows) = (self.block_m as u64 + 2 * self.block_n as u64, 2 * self.block_n as u64);
         let of_k = k_rows.saturating_mul(self.row_bytes(self.head_dim));
         let tiles = of_k.saturating_add(v_rows.saturating_mul(self.row_bytes(self.head_dim_v)));
-        if tiles > SHARED as u64 { tiles } else { self.shared_bytes() as u64 }
+        if tiles > self.shared_limit() as u64 { tiles } else { self.shared_bytes() as u64 }
     }
 
     /// Registers that a thread needs for its parts of S, P and O; those of S hold the parts of 8-bit sums
@@ -231,8 +256,9 @@ impl Sm90Config {
             check_multiple("HEAD_DIM", self.head_dim, self.depth()),
             check_multiple("HEAD_DIM_V", self.head_dim_v, self.depth()),
         ]);
-        if multiples.is_ok() && (self.block_m < 128 || self.block_m > 192) {
-            return Err(Infeasible::Rows { block_m: self.block_m, available: "128, 192" });
+        if multiples.is_ok() && (self.block_m > 192 || (self.block_m < 128 && self.element_bytes == 1)) {
+            let available = if self.element_bytes == 1 { "128, 192" } else { "64, 128, 192" };
+            return Err(Infeasible::Rows { block_m: self.block_m, available });
         }
         if multiples.is_ok() && self.element_bytes == 1 && self.block_n > Self::MAX_SUMMED {
             return Err(Infeasible::Summed { block_n: self.block_n, limit: Self::MAX_SUMMED });
@@ -249,11 +275,16 @@ impl Sm90Config {
         if let Err(reason) = self.check_shape() {
             return Err(reason);
         }
-        if min_blocks > 1 {
-            return Err(Infeasible::Blocks { blocks: min_blocks, limit: 1 });
+        if min_blocks != self.blocks() {
+            return Err(Infeasible::Blocks { blocks: min_blocks, limit: self.blocks() });
         }
         if let Err(reason) = check_shared(self.shared_needed(), limits) {
             return Err(reason);
+        }
+        let together = min_blocks as u64 * (self.shared_needed() + SYSTEM_SHARED as u64);
+        if min_blocks > 1 && together > limits.shared_per_multiprocessor as u64 {
+            let limit = limits.shared_per_multiprocessor;
+            return Err(Infeasible::SharedOfBlocks { blocks: min_blocks, needed: together, limit });
         }
         let (accumulators, limit) = (self.accumulators(), self.registers().0);
         // Rounding to 8 bits lets go of four scores for each register of P, where 16 bits let go of two.

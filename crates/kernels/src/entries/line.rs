@@ -121,8 +121,8 @@ pub(super) const fn forward_sm90(block_m: u32, block_n: u32, head_dim: u32) -> L
 
 /// BLOCK_M, BLOCK_N, HEAD_DIM, HEAD_DIM_V.
 pub(super) const fn forward_sm90_dv(block_m: u32, block_n: u32, head_dim: u32, head_dim_v: u32) -> Line {
-    let config = Config::Sm90(Sm90Config { block_m, block_n, head_dim, head_dim_v, element_bytes: 2 });
-    of(Algorithm::ForwardSm90, config, HALF, 1)
+    let config = Sm90Config { block_m, block_n, head_dim, head_dim_v, element_bytes: 2 };
+    of(Algorithm::ForwardSm90, Config::Sm90(config), HALF, config.blocks())
 }
 
 /// As [`forward_sm90`].

@@ -26,6 +26,21 @@ pub unsafe fn load_b32_if(exists: bool, address: u64) -> u32 {
     }
 }
 
+/// Begins to bring the line that holds an address into the second level of the cache (`prefetch.global.L2`).
+///
+/// # Safety
+/// The address is device memory.
+#[inline(always)]
+pub unsafe fn prefetch(address: u64) {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: nothing is written, and what is read is seen by no one.
+            unsafe { asm!("prefetch.global.L2 [{0}];", in(reg64) address, options(readonly, nostack)) }
+        }
+        _ => { let _ = address; }
+    }
+}
+
 /// As [`load_b32_if`]; on the host also outside of the simulator.
 ///
 /// # Safety

@@ -10,6 +10,8 @@ unsafe extern "unadjusted" {
     fn shfl_idx(mask: u32, value: u32, lane: u32, clamp: u32) -> u32;
     #[link_name = "llvm.nvvm.vote.any.sync"]
     fn vote_any_sync(mask: u32, predicate: bool) -> bool;
+    #[link_name = "llvm.nvvm.vote.ballot.sync"]
+    fn vote_ballot_sync(mask: u32, predicate: bool) -> u32;
     #[link_name = "llvm.nvvm.bar.warp.sync"]
     fn bar_warp_sync(mask: u32);
 }
@@ -80,6 +82,22 @@ pub unsafe fn vote_any(predicate: bool) -> bool {
             unsafe { vote_any_sync(FULL_WARP, predicate) }
         }
         _ => { twin!(fa_sim::warp::vote_any(predicate)) }
+    }
+}
+
+/// A bit for each lane whose `predicate` holds (`vote.sync.ballot`).
+///
+/// # Safety
+/// All 32 lanes of the warp execute this call together.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn ballot(predicate: bool) -> u32 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe { vote_ballot_sync(FULL_WARP, predicate) }
+        }
+        _ => { twin!(fa_sim::warp::ballot(predicate)) }
     }
 }
 

@@ -41,6 +41,9 @@ pub trait TileCopy<W>: Sized {
     /// address, and no thread still reads it.
     unsafe fn copy(&mut self, rows: u32, tile: MmaTile<W>);
 
+    /// Passes over so many rows, of which the last may not exist.
+    fn skip(&mut self, rows: u32);
+
     /// Brings into place what this warp's copies brought to `tile`; a barrier must follow before others read
     /// it.
     ///
@@ -184,6 +187,11 @@ impl<const SHIFTED: bool, C: Copied> TileCopy<C::Columns> for ChunkCopy<SHIFTED,
             }
         }
         self.source += C::ROWS as u64 * self.stride;
+    }
+
+    #[inline(always)]
+    fn skip(&mut self, rows: u32) {
+        self.source += rows as u64 * self.stride;
     }
 
     #[inline(always)]
@@ -389,6 +397,11 @@ impl<C: Copied> TileCopy<C::Columns> for WordCopy<C> {
             }
         }
         self.source += C::ROWS as u64 * self.stride;
+    }
+
+    #[inline(always)]
+    fn skip(&mut self, rows: u32) {
+        self.source += rows as u64 * self.stride;
     }
 
     #[inline(always)]

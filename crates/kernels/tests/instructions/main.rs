@@ -86,11 +86,13 @@ fn a_vote_sees_every_lane_of_its_own_warp() {
             let thread = index::thread();
             // SAFETY: whole warps vote; one element per thread.
             unsafe {
-                let any = warp::vote_any(thread == 32 + lane);
-                global::store_b32(base + 4 * u64::from(thread), any.into());
+                let any = u32::from(warp::vote_any(thread == 32 + lane));
+                let all = warp::ballot(thread == 32 + lane);
+                global::store_b32(base + 4 * u64::from(thread), any + all);
             }
         });
-        assert!(out.iter().enumerate().all(|(i, &value)| value == u32::from(i >= 32)));
+        let of_second = (1 << lane) + 1;
+        assert!(out.iter().enumerate().all(|(i, &value)| value == if i < 32 { 0 } else { of_second }));
     }
 }
 

@@ -60,7 +60,10 @@ impl Block {
                 to_each(&|lane| operands[operands[lane][1] as usize % 32][0])
             }
             Operation::VoteAny => to_each(&|_| operands.iter().any(|operands| operands[0] != 0).into()),
-            Operation::VoteAll => to_each(&|_| operands.iter().all(|operands| operands[0] != 0).into()),
+            Operation::Ballot => {
+                let bit = |lane: usize| u32::from(operands[lane][0] != 0) << lane;
+                to_each(&|_| (0..LANES).map(bit).sum())
+            }
             Operation::MmaF16 => mma::multiply_f16(operands),
             Operation::MmaBf16 => mma::multiply_bf16(operands),
             Operation::LoadMatrix { matrices, transposed } => {

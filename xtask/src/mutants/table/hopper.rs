@@ -205,6 +205,44 @@ pub(super) const FAMILIES: &[Family] = &[
         ],
     },
     Family {
+        file: "crates/kernels/src/functions/block_map.rs",
+        entries: "forward_sm90",
+        tests: &["functions"],
+        defects: &[
+            defect(
+                "map_rows",
+                "the last of the rows of blocks that a tile meets is left out",
+                "while row <= end",
+                "while row < end",
+            ),
+            defect(
+                "map_whole",
+                "a block counts as seen whole whatever its cells say",
+                "(some, all) = (some | cells, all & cells);",
+                "(some, all) = (some | cells, all);",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/functions/seen_blocks.rs",
+        entries: "forward_sm90",
+        tests: &["functions"],
+        defects: &[
+            defect(
+                "seen_block",
+                "of 32 blocks the last that is seen is taken to lie one further on",
+                "return end - seen.leading_zeros();",
+                "return (end + 1 - seen.leading_zeros()).min(end);",
+            ),
+            defect(
+                "seen_next",
+                "of the blocks behind a step the next that is seen is passed over",
+                "return block + seen.trailing_zeros();",
+                "return block + seen.trailing_zeros() + u32::from(place > 0 && seen & 1 == 0);",
+            ),
+        ],
+    },
+    Family {
         file: "crates/kernels/src/attention/forward_sm90/producer.rs",
         entries: "forward_sm90",
         tests: &["hopper", "varlen"],

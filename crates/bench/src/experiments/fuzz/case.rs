@@ -93,6 +93,12 @@ pub(super) enum Brought {
     Shift,
     Documents,
     BiasInDocuments,
+    Strided,
+}
+
+impl Brought {
+    /// All that bring some.
+    pub(super) const ALL: [Self; 4] = [Self::Shift, Self::Documents, Self::BiasInDocuments, Self::Strided];
 }
 
 /// A forward problem.

@@ -9,9 +9,9 @@ use std::sync::LazyLock;
 
 use fa_kernels::entries::Entry;
 use fa_kernels::functions::Unchanged;
-use flash_attention::functions::{Built, FunctionTensor, Functions, Native};
+use flash_attention::functions::{BlockMap, Built, FunctionTensor, Functions, Native};
 
-use self::brought::{Documents, RelativeBias, Shift};
+use self::brought::{Documents, RelativeBias, Shift, Strided};
 use super::case::{Attention, Brought};
 use super::draw::Draw;
 
@@ -53,6 +53,7 @@ macro_rules! built {
 built!(SHIFT, Shift, Unchanged);
 built!(DOCUMENTS, Unchanged, Documents);
 built!(BIAS_IN_DOCUMENTS, RelativeBias, Documents);
+built!(STRIDED, Unchanged, Strided);
 
 /// The row of a listed tile with functions.
 #[cfg(feature = "sim")]
@@ -71,6 +72,7 @@ impl Attention {
             Brought::Shift => &SHIFT,
             Brought::Documents => &DOCUMENTS,
             Brought::BiasInDocuments => &BIAS_IN_DOCUMENTS,
+            Brought::Strided => return self.strided(),
         };
         let longest = self.sequences.iter().flatten().copied().max();
         let rows = longest.unwrap_or(self.seq.max(self.kv_seq)).max(1);
@@ -93,5 +95,18 @@ impl Attention {
         let tensors: Vec<FunctionTensor> =
             vec![documents[..].into(), biases[..].into(), firsts[..].into(), ends[..].into()];
         Some(Functions { built, tensors, values: vec![rows as u32, REACH, 1.75_f32.to_bits()] })
+    }
+    /// A sparse mask with a map of blocks.
+    fn strided(&self) -> Option<Functions> {
+        let longest = |axis: usize, of_all: usize| {
+            self.sequences.iter().map(|rows| rows[axis]).max().unwrap_or(of_all).max(1)
+        };
+        let rows = [longest(0, self.seq), longest(1, self.kv_seq)];
+        let mut draw = Draw::new(self.seed.0 ^ 0x7feb_352d);
+        let values = vec![1 + draw.below(5) as u32, draw.below(3) as u32];
+        let functions = Functions { built: &STRIDED, tensors: Vec::new(), values };
+        let block = [draw.pick(&[32, 64, 128]), draw.pick(&[32, 64, 128])];
+        let map = BlockMap::of_mask(&functions, [1, 1], rows, block).ok()?;
+        Some(Functions { tensors: vec![map.into()], ..functions })
     }
 }

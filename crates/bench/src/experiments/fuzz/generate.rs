@@ -93,7 +93,7 @@ mod tests {
         assert_eq!((forward, met), (400, [true; 19]));
         for backend in [BackendKind::Cpu, BackendKind::Sim] {
             let all = cases(backend, Some(Operation::Forward));
-            for functions in [Brought::Shift, Brought::Documents, Brought::BiasInDocuments] {
+            for functions in Brought::ALL {
                 let has = |case: &Case| matches!(case, Case::Forward(case) if case.functions == functions);
                 assert!(all.iter().any(has), "{backend:?} {functions:?}");
             }

@@ -73,3 +73,23 @@ fn short_causal_sequences_take_short_steps() {
     assert_eq!(lengths.map(|seqlen| quickest(seqlen, true)), [64, 128, 128, 128, 128]);
     assert_eq!(lengths.map(|seqlen| quickest(seqlen, false)), [128; 5]);
 }
+
+/// As measured: of few steps those of which three share a multiprocessor are done first.
+#[test]
+fn sequences_of_few_steps_take_tiles_that_share_a_multiprocessor() {
+    let quickest = |batch: usize, seqlen: usize, causal: bool| {
+        let layout = TensorLayout::bshd(batch, seqlen, 16, 64);
+        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+        let problem = Problem::new(tensors, DType::F16, Options { causal, ..Options::default() }).unwrap();
+        let cycles = |&(block_m, block_n, places): &(u32, u32, u32)| {
+            schedule(&problem, &Tile { block_m, block_n, head_dim: 64, head_dim_v: 64 }, places).cycles
+        };
+        let tiles = [(64, 64, 3 * 132), (128, 128, 132), (192, 64, 132), (192, 128, 132)];
+        tiles.into_iter().min_by(|a, b| cycles(a).total_cmp(&cycles(b))).map(|tile| (tile.0, tile.1))
+    };
+    let short = [(128, 100, false), (64, 64, false), (64, 200, false)];
+    assert_eq!(short.map(|(batch, seqlen, causal)| quickest(batch, seqlen, causal)), [Some((64, 64)); 3]);
+    assert_eq!(quickest(2, 512, false), Some((128, 128)));
+    assert_eq!(quickest(32, 512, false), Some((192, 128)));
+    assert_eq!([8, 32].map(|batch| quickest(batch, 512, true)), [Some((192, 64)); 2]);
+}

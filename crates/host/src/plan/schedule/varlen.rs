@@ -20,7 +20,7 @@ const TRIED_TILES: usize = 1 << 20;
 /// sequences by their length would balance best, but the launch has no memory for one; among the steps one is
 /// nearly as good, and what it leaves uneven the last rounds' tiles level, each a block of its own. Where the
 /// device alone has the lengths, no step can be chosen, and a launch before makes such a list.
-pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> Schedule {
+pub(super) fn schedule(problem: &Problem, tile: &Tile, places: u32) -> Schedule {
     let (heads, batch) = (problem.heads(), problem.batch());
     let sequences: Vec<_> = (0..batch)
         .map(|batch| {
@@ -30,7 +30,7 @@ pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> 
         .collect();
     let all_tiles = tiles(problem, tile, 0);
     // Without any tile there still is a launch.
-    let blocks = all_tiles.min(multiprocessors as usize).max(1);
+    let blocks = all_tiles.min(places as usize).max(1);
     let swizzle = heads.min(cached_heads(problem));
     let tried = TRIED_TILES / all_tiles.max(1) / 2;
     if tried == 0 {

@@ -15,6 +15,7 @@ use super::scheduler::{Keys, TileSlots};
 use super::tile::{KeyStages, Tile};
 use crate::attention::alignment::Alignment as _;
 use crate::attention::alignment::head_offset::HeadOffset;
+use crate::functions::SeenBlocks;
 use crate::hopper::ring::{Count, Ring, Stages};
 use crate::hopper::roles::leads_warp;
 use crate::params::PersistentParams;
@@ -57,8 +58,10 @@ impl<T: Tile> FixUp<T> {
     pub(super) fn run(mut self, params: &PersistentParams) {
         while self.slots.wait() {
             let work = self.slots.work();
-            let place = self.slots.keys();
-            let mut block = place.blocks;
+            let (place, mut seen) = (self.slots.keys::<T>(params), SeenBlocks::UNKNOWN);
+            // SAFETY: all lanes of the warp are here.
+            let mut seen_end = |end: u32| unsafe { place.seen_end::<T>(params, &mut seen, end) };
+            let mut block = seen_end(place.blocks);
             if T::Alignment::BY_RESIDUES {
                 // Consumers move Q, and V's columns before the head's are none of O's.
                 self.all_keys(params, &place);
@@ -72,12 +75,13 @@ impl<T: Tile> FixUp<T> {
                 self.queries(params, head);
             }
             while block > 0 {
-                block -= 1;
+                let last = block - 1;
+                block = seen_end(last);
                 if params.qk_fix_up != 0 && block > 0 {
                     self.next_keys(params, head);
                 }
                 if params.v_fix_up != 0 {
-                    self.next_values(params, work.keys.first + work.keys.len - place.row_of::<T>(block));
+                    self.next_values(params, work.keys.first + work.keys.len - place.row_of::<T>(last));
                 }
             }
             // SAFETY: all lanes of the warp are here, and have read the slot.

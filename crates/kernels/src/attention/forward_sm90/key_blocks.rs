@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 
 use super::cached::{head_bits, part_of};
 use super::tile::Tile;
-use crate::functions::{MaskMod as _, Queries, within};
+use crate::functions::{MaskMod as _, Queries, Visible, within};
 use crate::mask::{KeyRange, TileMask};
 use crate::params::PersistentParams;
 use crate::scheduler::WorkTile;
@@ -69,6 +69,24 @@ impl<T: Tile> KeyBlocks<T> {
     #[inline(always)]
     pub(super) fn all(&self, seen: Seen) -> Seen {
         Seen { begin: 0, end: self.count, ..seen }
+    }
+}
+
+/// Queries, and where their tile's blocks of keys begin, for a mask function that knows what is seen of them.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Asked {
+    pub(super) queries: Queries,
+    /// First key of the first block, in the sequence.
+    pub(super) first_key: u32,
+}
+
+impl Asked {
+    /// What the queries see of a block.
+    #[inline(always)]
+    pub(super) fn visible<T: Tile>(&self, params: &PersistentParams, block: u32) -> Visible {
+        let first = self.first_key + block * T::BLOCK_N;
+        let keys = KeyRange { first, end: first + T::BLOCK_N };
+        T::MaskMod::block(&params.attention.functions, self.queries, keys)
     }
 }
 

@@ -4,9 +4,10 @@ use core::marker::PhantomData;
 
 use super::cached::{self, next};
 use super::first_row;
-use super::key_blocks::KeyBlocks;
+use super::key_blocks::{Asked, KeyBlocks};
 use super::tile::Tile;
 use crate::attention::alignment::Alignment as _;
+use crate::functions::{MaskMod as _, Queries, SeenBlocks};
 use crate::hopper::scheduler::{Announced, Slots};
 use crate::params::{AttentionParams, CopiesBeside, PersistentParams};
 use crate::ptx::{fence, global, grid, index, shared};
@@ -23,6 +24,8 @@ pub(super) struct Keys {
     pub(super) head: u32,
     /// Index along the tensors' batch axis.
     pub(super) batch: u32,
+    /// Used with a mask function that knows blocks.
+    asked: Asked,
 }
 
 impl Keys {
@@ -42,7 +45,29 @@ impl Keys {
             head: unsafe { work.kv_head(attention) },
             // Queries may be packed where keys are not.
             batch: if T::IN_CACHE { work.batch } else { work.batch_index(attention) },
+            asked: Asked {
+                queries: Queries::of_tile(work, first_row, T::BLOCK_M),
+                first_key: blocks.first_key(0),
+            },
         }
+    }
+
+    /// The end of the first `end` blocks that are copied, which leaves out the last ones that are not seen.
+    ///
+    /// # Safety
+    /// With a mask function that knows blocks all lanes of the warp call this together; `seen` is of this tile.
+    #[inline(always)]
+    pub(super) unsafe fn seen_end<T: Tile>(
+        &self,
+        params: &PersistentParams,
+        seen: &mut SeenBlocks,
+        end: u32,
+    ) -> u32 {
+        if !T::MaskMod::KNOWS_BLOCKS {
+            return end;
+        }
+        // SAFETY: all lanes are here.
+        unsafe { seen.end(end, |block| [self.asked.visible::<T>(params, block); 2]) }
     }
 
     /// Waits until they, and the queries that see them, have been copied, where that is done beside this
@@ -163,6 +188,9 @@ impl Announced for TileWords {
 /// The slots that tiles are announced in.
 pub(super) type TileSlots = Slots<TileWords>;
 
+/// Index of the word that has a tile's sequence's queries.
+const LEN: u32 = 5;
+
 impl TileSlots {
     /// The tile at hand, read again by each call.
     #[inline(always)]
@@ -172,7 +200,7 @@ impl TileSlots {
             tile: word(0),
             head: word(1),
             batch: word(2),
-            queries: Rows { first: word(4), len: word(5) },
+            queries: Rows { first: word(4), len: word(LEN) },
             keys: Rows { first: word(6), len: word(7) },
         }
     }
@@ -187,10 +215,37 @@ impl TileSlots {
         [0, 4, 8].map(|word| unsafe { shared::load_b32(address + word) })
     }
 
+    /// Queries of the tile that was announced at an address, `rows` of them from the one `behind` its first on,
+    /// of which there may be none.
+    ///
+    /// # Safety
+    /// As [`Self::place`].
+    #[inline(always)]
+    pub(super) unsafe fn queries<T: Tile>(
+        address: u32,
+        params: &PersistentParams,
+        behind: u32,
+        rows: u32,
+    ) -> Queries {
+        // SAFETY: as above.
+        let ([tile, head, batch], len) =
+            unsafe { (Self::place(address), shared::load_b32(address + 4 * LEN)) };
+        let first = first_row::<T>(params, tile) + behind;
+        Queries { batch, head, first, last: (first + rows).min(len) - 1 }
+    }
+
     /// The blocks of keys of the tile at hand, read again by each call.
     #[inline(always)]
-    pub(super) fn keys(&self) -> Keys {
-        Keys { blocks: self.word(16), row: self.word(17), head: self.word(18), batch: self.word(19) }
+    pub(super) fn keys<T: Tile>(&self, params: &PersistentParams) -> Keys {
+        let (blocks, row) = (self.word(16), self.word(17));
+        let asked = if T::MaskMod::KNOWS_BLOCKS {
+            let work = self.work();
+            let queries = Queries::of_tile(&work, first_row::<T>(params, work.tile), T::BLOCK_M);
+            Asked { queries, first_key: row - work.keys.first }
+        } else {
+            Asked::default()
+        };
+        Keys { blocks, row, head: self.word(18), batch: self.word(19), asked }
     }
 
     /// [`PersistentParams::o_by_rows`], read again by each call.

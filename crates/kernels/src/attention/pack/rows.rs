@@ -40,54 +40,69 @@ pub(super) struct Rows<'a> {
     place: &'a Place,
     /// The first row, in the unit.
     first: u32,
-    /// Bytes from the first row of the stage to the aligned chunk in this one.
-    offset: u32,
+    /// Its class.
+    class: u32,
     /// Bytes that rows start behind a multiple of 16.
     misaligned: u32,
 }
 
-/// The aligned bytes of a chunk of each row.
-type Loaded = [[[u32; 4]; 2]; ROWS as usize];
+/// The one or two aligned 16 bytes of a chunk of each row. Where there is one, the second are not used.
+type Chunks = [[[u32; 4]; 2]; ROWS as usize];
+
+/// What a thread has loaded.
+pub(super) struct Loaded {
+    chunks: Chunks,
+    /// Rows that it stores.
+    rows: u32,
+    /// Whether all aligned bytes are inside of the tensor: if not, none are loaded.
+    is_inside: bool,
+}
 
 impl<'a> Rows<'a> {
     /// Those of the rows of a unit that are so many behind a multiple of eight.
     #[inline(always)]
     pub(super) fn of_class(unit: &'a Unit, place: &'a Place, class: u32) -> Self {
         let misaligned = (unit.source as u32 + class * unit.source_step as u32) % CHUNK;
-        let first = if unit.is_run() { unit.source as u32 % CHUNK } else { 0 };
-        let (of_class, of_thread) = (low32(first + class * unit.step), CLASSES * unit.step * place.row);
-        // What a chunk without columns is loaded from does not matter.
-        let chunk = if place.columns > 0 { place.chunk } else { 0 };
-        let offset = of_class + of_thread + CHUNK * chunk;
-        Self { unit, place, first: class + CLASSES * place.row, offset, misaligned }
+        Self { unit, place, first: class + CLASSES * place.row, class, misaligned }
     }
 
-    /// Copies them out of the stage at `stage`. Those whose aligned bytes are not all inside of the tensor
-    /// are copied element by element.
+    /// Loads their aligned bytes, of rows that lie far apart from device memory, of others from the stage at
+    /// `stage`.
     ///
     /// # Safety
-    /// The unit has landed there, and its target is device memory that overlaps nothing. All lanes of the
-    /// warp have rows of the same class.
+    /// The unit is device memory, and has landed there. All lanes of the warp have rows of the same class.
     #[inline(always)]
-    pub(super) unsafe fn copy(&self, stage: u32) {
+    pub(super) unsafe fn load(&self, stage: u32) -> Loaded {
         let has_rows = self.place.row < self.place.turn;
-        if self.unit.is_whole {
-            // SAFETY: all rows of the unit have landed, and the chunks are this thread's, if any.
-            unsafe {
-                let loaded = self.load_all(stage, has_rows);
-                self.store_shifted(loaded, if has_rows { ROWS } else { 0 });
-            }
-            return;
-        }
-        let rows = if has_rows { self.rows() } else { 0 };
-        let is_inside = self.is_inside(rows);
-        // SAFETY: the aligned bytes of these rows have landed, and the chunks are this thread's.
+        // SAFETY: all aligned bytes of a whole unit have landed; of another, those that are inside of the
+        // tensor.
         unsafe {
-            if is_inside {
-                let loaded = self.load(stage, rows);
-                self.store_shifted(loaded, rows);
+            if self.unit.is_whole && self.unit.is_run {
+                let rows = if has_rows { ROWS } else { 0 };
+                return Loaded { chunks: self.load_whole(stage, has_rows), rows, is_inside: true };
+            }
+            let rows = if has_rows { self.rows() } else { 0 };
+            let is_inside = self.unit.is_whole || self.is_inside(rows);
+            let loaded = if is_inside && self.place.columns > 0 { rows } else { 0 };
+            let chunks =
+                if self.unit.is_run { self.load_landed(stage, loaded) } else { self.load_apart(loaded) };
+            Loaded { chunks, rows, is_inside }
+        }
+    }
+
+    /// Stores what [`Self::load`] has loaded. Rows whose aligned bytes are not all inside of the tensor are
+    /// copied element by element.
+    ///
+    /// # Safety
+    /// As [`Self::load`], and the unit's target is device memory that overlaps nothing.
+    #[inline(always)]
+    pub(super) unsafe fn store(&self, loaded: &Loaded) {
+        // SAFETY: the chunks are this thread's.
+        unsafe {
+            if loaded.is_inside {
+                self.store_shifted(&loaded.chunks, loaded.rows);
             } else {
-                self.copy_elements(rows);
+                self.copy_elements(loaded.rows);
             }
         }
     }
@@ -130,50 +145,76 @@ impl<'a> Rows<'a> {
         if self.misaligned + 2 * self.place.columns > CHUNK { CHUNK } else { 0 }
     }
 
-    /// Loads the aligned bytes of chunks of all rows; of a thread that has none, those of the first.
+    /// Bytes from the start of a stage to the aligned chunk in the first row, of a thread with rows, and to
+    /// that of one without, which is its class's first.
+    #[inline(always)]
+    fn offset(&self, has_rows: bool) -> u32 {
+        let of_class = low32(self.unit.source as u32 % CHUNK + self.class * self.unit.step());
+        // What a chunk without columns is loaded from does not matter.
+        let chunk = if self.place.columns > 0 { self.place.chunk } else { 0 };
+        let row = if has_rows { self.place.row } else { 0 };
+        of_class + CLASSES * self.unit.step() * row + CHUNK * chunk
+    }
+
+    /// Loads chunks of all rows of a whole unit that has landed; of a thread that has none, those of the
+    /// first.
     ///
     /// # Safety
-    /// As [`Self::copy`], of a whole unit.
+    /// As [`Self::load`].
     #[inline(always)]
-    unsafe fn load_all(&self, stage: u32, has_rows: bool) -> Loaded {
+    unsafe fn load_whole(&self, stage: u32, has_rows: bool) -> Chunks {
+        let step = if has_rows { self.unit.step() * self.row_step() } else { 0 };
+        let (mut address, to_high) = (stage + self.offset(has_rows), self.to_high());
         let mut loaded = [[[0; 4]; 2]; ROWS as usize];
-        let (mut address, step) = if has_rows {
-            (stage + self.offset, self.unit.step * self.row_step())
-        } else {
-            (stage + self.offset - CLASSES * self.unit.step * self.place.row, 0)
-        };
-        let to_high = self.to_high();
         let mut i = 0;
         while i < ROWS as usize {
             // SAFETY: the bytes have landed.
-            loaded[i] = unsafe {
-                [shared::load4(address), shared::load4(address + to_high)]
-                    .map(|words| words.map(f32::to_bits))
-            };
+            loaded[i] = unsafe { landed(address, to_high) };
             address += step;
             i += 1;
         }
         loaded
     }
 
-    /// Loads the aligned bytes of chunks of the first `rows`.
+    /// Loads chunks of the first `rows` of a unit that has landed.
     ///
     /// # Safety
-    /// As [`Self::copy`].
+    /// As [`Self::load`].
     #[inline(always)]
-    unsafe fn load(&self, stage: u32, rows: u32) -> Loaded {
+    unsafe fn load_landed(&self, stage: u32, rows: u32) -> Chunks {
+        let mut address = stage + self.offset(true);
         let mut loaded = [[[0; 4]; 2]; ROWS as usize];
-        let mut address = stage + self.offset;
         let mut i = 0;
         while i < ROWS {
-            if i < rows && self.place.columns > 0 {
+            if i < rows {
                 // SAFETY: the bytes have landed.
-                loaded[i as usize] = unsafe {
-                    [shared::load4(address), shared::load4(address + self.to_high())]
-                        .map(|words| words.map(f32::to_bits))
-                };
+                loaded[i as usize] = unsafe { landed(address, self.to_high()) };
             }
-            address += self.unit.step * self.row_step();
+            address += self.unit.step() * self.row_step();
+            i += 1;
+        }
+        loaded
+    }
+
+    /// Loads chunks of the first `rows` from device memory.
+    ///
+    /// # Safety
+    /// As [`Self::load`].
+    #[inline(always)]
+    unsafe fn load_apart(&self, rows: u32) -> Chunks {
+        let mut loaded = [[[0; 4]; 2]; ROWS as usize];
+        let (mut address, to_high) = (low(self.source(0)), self.to_high());
+        let mut i = 0;
+        while i < ROWS {
+            let exists = i < rows;
+            // SAFETY: the aligned bytes are inside of the tensor.
+            loaded[i as usize] = unsafe {
+                [
+                    global::load4_if(exists, address),
+                    global::load4_if(exists && to_high > 0, address + to_high as u64),
+                ]
+            };
+            address += self.row_step() as u64 * self.unit.source_step;
             i += 1;
         }
         loaded
@@ -184,18 +225,18 @@ impl<'a> Rows<'a> {
     /// # Safety
     /// As [`Self::copy`]; `loaded` has the rows.
     #[inline(always)]
-    unsafe fn store_shifted(&self, loaded: Loaded, rows: u32) {
+    unsafe fn store_shifted(&self, loaded: &Chunks, rows: u32) {
         // SAFETY: as above.
         unsafe {
             match self.misaligned / 2 {
-                0 => self.store::<0>(loaded, rows),
-                1 => self.store::<1>(loaded, rows),
-                2 => self.store::<2>(loaded, rows),
-                3 => self.store::<3>(loaded, rows),
-                4 => self.store::<4>(loaded, rows),
-                5 => self.store::<5>(loaded, rows),
-                6 => self.store::<6>(loaded, rows),
-                _ => self.store::<7>(loaded, rows),
+                0 => self.store_class::<0>(loaded, rows),
+                1 => self.store_class::<1>(loaded, rows),
+                2 => self.store_class::<2>(loaded, rows),
+                3 => self.store_class::<3>(loaded, rows),
+                4 => self.store_class::<4>(loaded, rows),
+                5 => self.store_class::<5>(loaded, rows),
+                6 => self.store_class::<6>(loaded, rows),
+                _ => self.store_class::<7>(loaded, rows),
             }
         }
     }
@@ -206,7 +247,7 @@ impl<'a> Rows<'a> {
     /// # Safety
     /// As [`Self::store_shifted`].
     #[inline(always)]
-    unsafe fn store<const CLASS: usize>(&self, loaded: Loaded, rows: u32) {
+    unsafe fn store_class<const CLASS: usize>(&self, loaded: &Chunks, rows: u32) {
         let (mut target, step) = self.target();
         let kept = self.kept();
         let mut i = 0;
@@ -271,6 +312,16 @@ impl<'a> Rows<'a> {
             _ => !0,
         })
     }
+}
+
+/// The aligned 16 bytes at `address` in shared memory, and those `to_high` behind it.
+///
+/// # Safety
+/// The bytes have landed.
+#[inline(always)]
+unsafe fn landed(address: u32, to_high: u32) -> [[u32; 4]; 2] {
+    // SAFETY: as above.
+    unsafe { [shared::load4(address), shared::load4(address + to_high)].map(|words| words.map(f32::to_bits)) }
 }
 
 /// The multiple of 16 at an offset, or before it.

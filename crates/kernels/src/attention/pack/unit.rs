@@ -4,7 +4,7 @@ use core::hint::assert_unchecked;
 
 use super::{STAGE_BYTES, WORKER};
 use crate::params::{PackParams, PackTensor};
-use crate::ptx::shared;
+use crate::ptx::{global, shared};
 
 /// Bytes that a thread copies at once.
 pub(super) const CHUNK: u32 = 16;
@@ -15,18 +15,21 @@ pub(super) const CLASSES: u32 = 8;
 /// Rows of a class that a thread has of a unit.
 pub(super) const ROWS: u32 = 3;
 
+/// Bytes of a line of the cache.
+const LINE: u64 = 128;
+
 /// Bytes that one copy to shared memory has at most.
 const PIECE: u32 = 2048;
 
-/// Bytes from one row to the next in shared memory, where each is loaded by itself.
-const fn apart(chunks: u32) -> u32 {
-    CHUNK * (chunks + 1)
+/// The most bytes from one row to the next of those that are loaded as one run.
+const fn longest_step(chunks: u32) -> u32 {
+    CHUNK * chunks + CHUNK - 1
 }
 
 /// Whether rows so many bytes apart, of `chunks` chunks each, are loaded as one run of bytes: where they lie
 /// close to one another.
 pub const fn are_run(row_bytes: u64, chunks: u32) -> bool {
-    row_bytes < apart(chunks) as u64
+    row_bytes <= longest_step(chunks) as u64
 }
 
 /// Rows of a unit, of `chunks` chunks each, an even number.
@@ -35,7 +38,7 @@ pub const fn unit_rows(chunks: u32) -> u32 {
 }
 
 // The fewer chunks, the more bytes lie between rows.
-const _: () = assert!(unit_rows(2) * apart(2) <= STAGE_BYTES);
+const _: () = assert!(unit_rows(2) * longest_step(2) + CHUNK <= STAGE_BYTES);
 
 /// What a unit copies.
 pub(super) struct Unit {
@@ -54,11 +57,11 @@ pub(super) struct Unit {
     pub(super) chunks: u32,
     /// Columns of a row.
     pub(super) columns: u32,
-    /// Bytes from one row to the next in shared memory.
-    pub(super) step: u32,
     /// Whether there are as many rows as a unit has at most, and all of their aligned bytes are inside of the
     /// tensor.
     pub(super) is_whole: bool,
+    /// Whether its rows are loaded to shared memory, as one run of bytes.
+    pub(super) is_run: bool,
 }
 
 /// Bytes that are loaded by one copy: from `address` to `offset` in the stage.
@@ -141,7 +144,7 @@ impl Unit {
             rows,
             chunks,
             columns,
-            step: if are_run(source_step, chunks) { source_step as u32 } else { apart(chunks) },
+            is_run: are_run(source_step, chunks),
         }
     }
 
@@ -160,7 +163,7 @@ impl Unit {
         unsafe {
             shared::store4(address, words(self.source, self.source_step));
             shared::store4(address + 16, words(self.begin, self.end));
-            shared::store4(address + 32, [self.rows, self.chunks, self.columns, self.step]);
+            shared::store4(address + 32, [self.rows, self.chunks, self.columns, self.is_run as u32]);
             shared::store4(address + 48, words(self.target, self.is_whole as u64));
         }
     }
@@ -184,39 +187,57 @@ impl Unit {
             rows: sizes[0],
             chunks: sizes[1],
             columns: sizes[2],
-            step: sizes[3],
             is_whole: targets[2] != 0,
+            is_run: sizes[3] != 0,
         }
     }
 
-    /// Whether rows are loaded as one run of bytes.
+    /// Bytes from one row of a run to the next.
     #[inline(always)]
-    pub(super) fn is_run(&self) -> bool {
-        self.step as u64 == self.source_step
+    pub(super) fn step(&self) -> u32 {
+        self.source_step as u32
     }
 
     /// How many pieces its rows are loaded in.
     #[inline(always)]
     pub(super) fn pieces(&self) -> u32 {
-        let bytes = (self.rows.max(1) - 1) * self.step + 2 * self.columns + (self.source as u32) % CHUNK;
-        if self.is_run() { bytes.div_ceil(PIECE) } else { self.rows }
+        let bytes = (self.rows.max(1) - 1) * self.step() + 2 * self.columns + (self.source as u32) % CHUNK;
+        if self.is_run { bytes.div_ceil(PIECE) } else { 0 }
+    }
+
+    /// Brings the lines of rows that lie far apart, and are loaded one by one, near to the multiprocessor. Each
+    /// lane of a warp brings those of a part of the rows.
+    ///
+    /// # Safety
+    /// The unit's rows are device memory.
+    #[inline(always)]
+    pub(super) unsafe fn prefetch(&self, lane: u32) {
+        let mut row = lane;
+        while row < self.rows && !self.is_run {
+            let first = self.source + row as u64 * self.source_step;
+            let last = first + 2 * self.columns as u64 - 1;
+            let mut address = first;
+            while address <= last {
+                // SAFETY: the element is one of the row's.
+                unsafe { global::prefetch(address) };
+                address = (address & !(LINE - 1)) + LINE;
+            }
+            row += 32;
+        }
     }
 
     /// One of them: whole chunks inside of the tensor.
     #[inline(always)]
     pub(super) fn piece(&self, index: u32) -> Piece {
-        let (first, end, place) = if self.is_run() {
-            let first = low(self.source) + (PIECE * index) as u64;
-            let end =
-                self.source + (self.rows.max(1) - 1) as u64 * self.source_step + 2 * self.columns as u64;
-            (first, end.min(first + PIECE as u64), PIECE * index)
-        } else {
-            let first = self.source + index as u64 * self.source_step;
-            (low(first), first + 2 * self.columns as u64, self.step * index)
-        };
+        let first = low(self.source) + (PIECE * index) as u64;
+        let end = self.source + ((self.rows.max(1) - 1) * self.step()) as u64 + 2 * self.columns as u64;
         let address = first.max(low(self.begin + CHUNK as u64 - 1));
-        let end = low(end + CHUNK as u64 - 1).min(low(self.end));
-        Piece { address, offset: place + (address - first) as u32, bytes: end.saturating_sub(address) as u32 }
+        let end = low(end.min(first + PIECE as u64) + CHUNK as u64 - 1).min(low(self.end));
+        Piece {
+            address,
+            offset: PIECE * index + (address - first) as u32,
+            bytes: end.saturating_sub(address) as u32,
+        }
     }
 }
 

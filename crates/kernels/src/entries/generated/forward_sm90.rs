@@ -69,6 +69,20 @@ mod device {
         unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 192, 64, 64, 64, false, false>>(&mapped.params, maps) }
     }
 
+    #[unsafe(export_name = "forward_sm90_f16_m64_n64_d64")]
+    unsafe extern "ptx-kernel" fn forward_sm90_f16_m64_n64_d64(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_f16_m64_n64_d64");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<F16, ByHeads, 64, 64, 64, 64, false, false>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "forward_sm90_bf16_m64_n64_d64")]
+    unsafe extern "ptx-kernel" fn forward_sm90_bf16_m64_n64_d64(mapped: Mapped<AttentionMaps, PersistentParams>) {
+        let maps = parameter_address!("forward_sm90_bf16_m64_n64_d64");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 64, 64, 64, 64, false, false>>(&mapped.params, maps) }
+    }
+
     #[unsafe(export_name = "forward_sm90_f16_m192_n64_d80")]
     unsafe extern "ptx-kernel" fn forward_sm90_f16_m192_n64_d80(mapped: Mapped<AttentionMaps, PersistentParams>) {
         let maps = parameter_address!("forward_sm90_f16_m192_n64_d80");
@@ -621,6 +635,8 @@ pub(in crate::entries) mod native {
         ("forward_sm90_bf16_m128_n128_d64", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 128, 128, 64, 64, false, false>>)),
         ("forward_sm90_f16_m192_n64_d64", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<F16, ByHeads, 192, 64, 64, 64, false, false>>)),
         ("forward_sm90_bf16_m192_n64_d64", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 192, 64, 64, 64, false, false>>)),
+        ("forward_sm90_f16_m64_n64_d64", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<F16, ByHeads, 64, 64, 64, 64, false, false>>)),
+        ("forward_sm90_bf16_m64_n64_d64", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 64, 64, 64, 64, false, false>>)),
         ("forward_sm90_f16_m192_n64_d80", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<F16, ByHeads, 192, 64, 80, 80, false, false>>)),
         ("forward_sm90_bf16_m192_n64_d80", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<Bf16, ByHeads, 192, 64, 80, 80, false, false>>)),
         ("forward_sm90_f16_m192_n64_d96", Run::Persistent(forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<F16, ByHeads, 192, 64, 96, 96, false, false>>)),

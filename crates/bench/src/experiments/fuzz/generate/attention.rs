@@ -240,10 +240,13 @@ fn suit_hopper(draw: &mut Draw, case: &mut Attention) {
 /// Gives a problem functions of scores, in place of what they take the place of; and for the simulator, the
 /// type and head_dims that it has kernels with functions of.
 fn bring_functions(draw: &mut Draw, backend: BackendKind, case: &mut Attention) {
-    case.functions = draw.pick(&[Brought::Shift, Brought::Documents, Brought::BiasInDocuments]);
+    case.functions = draw.pick(&Brought::ALL);
     (case.softcap, case.alibi, case.dropout, case.batch_invariant) = (0.0, HeadList::Off, 0.0, false);
-    if case.functions == Brought::Documents {
+    if matches!(case.functions, Brought::Documents | Brought::Strided) {
         case.scale = case.scale.filter(|&scale| scale > 0.0);
+    }
+    if case.functions == Brought::Strided {
+        case.slack = None; // A map of blocks is of the rows that are planned for.
     }
     if backend == BackendKind::Sim {
         case.dtype = DType::F16;

@@ -97,13 +97,20 @@ impl<T: Tile> Consumer<T> {
         } else if T::SCORE_MOD {
             lost = self.change_scores(params, blocks, block);
         }
-        if T::MaskMod::MASKS {
+        if T::MaskMod::MASKS && !self.sees_all {
             self.call_mask_mod(&params.attention, self.first_position(params, blocks, block));
         }
-        if MASKED {
+        if MASKED && (!T::MaskMod::MASKS || Self::is_cut(blocks, block)) {
             self.mask(params, blocks, block);
         }
         lost
+    }
+
+    /// Whether the window, or the end of the keys, hides some of a block from some of the tile's rows.
+    #[inline(always)]
+    fn is_cut(blocks: &KeyBlocks<T>, block: u32) -> bool {
+        let (mask, first_key) = (blocks.mask, blocks.first_key(block));
+        mask.hides(mask.place(T::BLOCK_M, first_key)) || first_key + T::BLOCK_N > mask.seen.end
     }
 
     #[inline(always)]
