@@ -85,8 +85,8 @@ pub struct Built {
 /// Functions of a problem's scores, in place of softcap and ALiBi, with what they read.
 ///
 /// The mask function hides keys beside causal mask and window. What lies outside of those and of
-/// [`MaskMod::bounds`], and what [`MaskMod::block`] says is not seen, is not computed on a GPU; the CPU and the
-/// reference ask [`MaskMod::sees`] alone.
+/// [`MaskMod::bounds`], and what [`MaskMod::block`] says is not seen, is not computed on a GPU; the CPU and
+/// the reference ask [`MaskMod::sees`] alone.
 #[derive(Clone, Debug)]
 pub struct Functions {
     /// The functions and their kernels.

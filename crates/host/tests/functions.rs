@@ -31,8 +31,9 @@ use proptest::prelude::*;
 fn entry(name: &str, has_mask_mod: bool, run: Run) -> Entry {
     let mut variants = variants().filter_map(|listed| listed.modified());
     let variant = variants.find(|variant| variant.name() == name).unwrap();
-    let barriers = variant.barriers_with(has_mask_mod);
-    Entry { run: Some(run), barriers, ..variant.entry(name.to_owned().leak()).unwrap() }
+    let (barriers, shared_bytes) =
+        (variant.barriers_with(has_mask_mod), variant.shared_bytes_with(has_mask_mod));
+    Entry { run: Some(run), barriers, shared_bytes, ..variant.entry(name.to_owned().leak()).unwrap() }
 }
 
 /// Some tiles with functions, as a `build.rs` has them written.
@@ -222,6 +223,15 @@ fn maps_of_blocks_tell_what_is_seen() {
             check_simulated::<bf16>(&case, Kernel::ForwardSm90, seed);
         }
     }
+}
+
+/// More blocks of keys than a tile has bits, so that one stands for two: each 40th stretch is seen.
+#[test]
+fn a_bit_stands_for_several_blocks_of_long_sequences() {
+    let mut case = plain(Options::default(), DType::F16, 16, 6);
+    case.shape = [1, 70, 70_000, 1, 1, 16];
+    let case = strided(case, [40, 0], [64, 64]);
+    check_simulated::<f16>(&case, Kernel::ForwardSm90, 6);
 }
 
 /// Each third stretch is seen: K and V of the others are NaN, and whoever multiplied them would tell.

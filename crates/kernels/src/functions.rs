@@ -5,7 +5,6 @@
 //! reads beside the score is [`FunctionData`].
 
 mod block_map;
-mod seen_blocks;
 
 use core::ops::Add;
 
@@ -15,7 +14,6 @@ use crate::params::FunctionData;
 use crate::ptx::math;
 use crate::scheduler::WorkTile;
 pub use block_map::BlockMap;
-pub use seen_blocks::SeenBlocks;
 
 /// What takes the place of softmax_scale·q·k: FlexAttention's `score_mod`.
 pub trait ScoreMod: Copy + 'static {

@@ -201,8 +201,13 @@ impl Functions<'_> {
         let spec = EntrySpec {
             name: variant.name_with(&functions),
             barriers: variant.barriers_with(self.mask_mod.is_some()),
+            shared_bytes: variant.shared_bytes_with(self.mask_mod.is_some()),
             ..EntrySpec::from(variant)
         };
+        let limit = Limits::of(90).shared_per_block;
+        if matches!(variant.config, Config::Sm90(_)) && spec.shared_bytes > limit {
+            bail!("{}: {} bytes of shared memory; a block has {limit}", spec.name, spec.shared_bytes);
+        }
         let source = format!(
             "#[path = {:?}]\nmod own;\n{}",
             file.display().to_string(),

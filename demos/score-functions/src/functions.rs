@@ -29,9 +29,9 @@ impl MaskMod for Documents {
 /// Keys of a stretch.
 const STRETCH: u32 = 64;
 
-/// A query sees the keys of stretches near its own, and beside them each so-manieth stretch (Child et al. 2019,
-/// arXiv:1904.10509). Value 0 says which, value 1 how many stretches apart are near; 0 is none. Tensor 0 has
-/// the map of blocks.
+/// A query sees the keys of stretches near its own, and beside them each so-manieth stretch (Child et al.
+/// 2019, arXiv:1904.10509). Value 0 says which, value 1 how many stretches apart are near; 0 is none. Tensor
+/// 0 has the map of blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Strided;
 

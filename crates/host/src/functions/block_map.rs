@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use fa_kernels::config::Sm90Config;
 use fa_kernels::functions::{self, Position, Queries, Visible};
 use fa_kernels::mask::KeyRange;
 use fa_kernels::params::{FunctionData, MAX_FUNCTION_VALUES};
@@ -96,29 +97,41 @@ impl BlockMap {
         &self.words
     }
 
-    /// The share of steps of `block_m` queries and `block_n` keys of which something is seen, over the first
-    /// heads of which so many are looked at as need not take long.
+    /// What the steps cost of tiles of `block_m` queries and `block_n` keys of which something is seen, as a
+    /// share of all: where a warpgroup asks the mask function about each score, twice as much. Of many heads
+    /// the first are looked at.
     pub(crate) fn share(&self, block_m: u32, block_n: u32) -> f64 {
         let [batch, heads, rows, columns] = self.shape;
         let [queries, keys] = [rows * self.block[0], columns * self.block[1]].map(|len| len as u32);
         let tensor = (self.words.as_ptr().expose_provenance() as u64, self.words.len() as u32);
         // SAFETY: the words are as long as this.
         let data = unsafe { FunctionData::new([tensor, (0, 0), (0, 0), (0, 0)], [0; MAX_FUNCTION_VALUES]) };
+        let visible = |head: usize, (first, rows): (u32, u32), key: u32| {
+            let (batch, head) = ((head / heads) as u32, (head % heads) as u32);
+            let last = first.saturating_add(rows - 1).min(queries - 1);
+            let block = KeyRange { first: key, end: key.saturating_add(block_n) };
+            functions::BlockMap::in_tensor(0).block(&data, Queries { batch, head, first, last }, block)
+        };
+        let groups = block_m / Sm90Config::WARPGROUP_ROWS;
+        let cost = |head: usize, query: u32, key: u32| {
+            if visible(head, (query, block_m), key) == Visible::Nothing {
+                return 0;
+            }
+            let group = |group: &u32| {
+                let first = query + group * Sm90Config::WARPGROUP_ROWS;
+                first < queries && visible(head, (first, Sm90Config::WARPGROUP_ROWS), key) == Visible::Part
+            };
+            groups + (0..groups).filter(group).count() as u32
+        };
         let of_head = queries.div_ceil(block_m) as usize * keys.div_ceil(block_n) as usize;
         let looked_at = (batch * heads).min(MOST_STEPS.div_ceil(of_head));
-        let is_seen = |head: usize, query: u32, key: u32| {
-            let last = query.saturating_add(block_m - 1).min(queries - 1);
-            let (batch, head) = ((head / heads) as u32, (head % heads) as u32);
-            let of_tile = Queries { batch, head, first: query, last };
-            let block = KeyRange { first: key, end: key.saturating_add(block_n) };
-            functions::BlockMap::in_tensor(0).block(&data, of_tile, block) != Visible::Nothing
-        };
         let tiles = (0..looked_at)
             .flat_map(|head| (0..queries).step_by(block_m as usize).map(move |query| (head, query)));
-        let steps = tiles.map(|(head, query)| {
-            (0..keys).step_by(block_n as usize).filter(|&key| is_seen(head, query, key)).count()
+        let costs = tiles.map(|(head, query)| {
+            let costs = (0..keys).step_by(block_n as usize).map(|key| cost(head, query, key));
+            costs.map(u64::from).sum::<u64>()
         });
-        steps.sum::<usize>() as f64 / (of_head * looked_at) as f64
+        costs.sum::<u64>() as f64 / (groups as usize * of_head * looked_at) as f64
     }
 
     /// Why this is no map of so many sequences of so many heads, queries and keys.

@@ -5,12 +5,13 @@
 //! stage fills while this one is worked on, and one barrier a step leaves the warps free to drift, so that
 //! some multiply while others exponentiate. Scores and P stay in registers.
 
+mod seen_blocks;
 mod tile;
 
 use crate::config::MmaConfig;
 use crate::dropout;
 use crate::element::Element as _;
-use crate::functions::{MaskMod as _, Position, Queries, Score, ScoreMod as _, SeenBlocks, Visible, within};
+use crate::functions::{MaskMod as _, Position, Queries, Score, ScoreMod as _, Visible, within};
 use crate::mask::{KeyRange, TileMask};
 use crate::params::AttentionParams;
 use crate::ptx::{barrier, cp_async, index, shared, warp};
@@ -24,6 +25,7 @@ use crate::tile::mma_copy::{
 };
 use crate::tile::mma_store::store_rows;
 use crate::tile::simt::GlobalTile;
+use seen_blocks::SeenBlocks;
 use tile::{KeyBlock, QueryRows, Softmax};
 pub use tile::{Modified, Sm80Tile, Tile};
 
@@ -301,10 +303,10 @@ impl FunctionsOfBlock {
     ) -> u32 {
         let end = seen.end.saturating_sub(first_key).div_ceil(T::BLOCK_N);
         let queries = Queries::of_tile(&self.work, self.first_row, T::BLOCK_M);
-        let visible = |step: u32| -> [Visible; 2] {
+        let visible = |step: u32| -> Visible {
             let first = first_key + T::BLOCK_N * step;
             let keys = KeyRange { first, end: first + T::BLOCK_N };
-            [T::MaskMod::block(&params.functions, queries, keys); 2]
+            T::MaskMod::block(&params.functions, queries, keys)
         };
         // SAFETY: all lanes are here.
         unsafe { blocks.next(step, end, visible) }

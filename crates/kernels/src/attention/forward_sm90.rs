@@ -15,6 +15,7 @@ mod key_blocks;
 mod operand;
 mod producer;
 mod scheduler;
+mod seen_blocks;
 mod tile;
 
 use core::marker::PhantomData;
@@ -57,11 +58,16 @@ pub const fn masked_barriers(config: Sm90Config) -> u32 {
     barriers(config) - if config.takes_turns() { 4 } else { 0 }
 }
 
+/// Bytes of shared memory with a mask function.
+pub const fn masked_shared_bytes(config: Sm90Config) -> u32 {
+    config.shared_bytes() + seen_blocks::bytes(config)
+}
+
 /// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, in tiles of `BLOCK_M` query rows.
 ///
 /// `maps` is the address of [`AttentionMaps`], as [`Panels::load`] wants them, with boxes of 64 rows of Q,
 /// BLOCK_N of K and V, and 16 of O. Launch: 1 to `params.tiles` blocks of [`Sm90Config::threads`] threads
-/// with [`Sm90Config::shared_bytes`] bytes of shared memory.
+/// with [`Sm90Config::shared_bytes`] bytes of shared memory, or [`masked_shared_bytes`].
 ///
 /// Of 8-bit types, V's maps are of what [`transpose`](super::transpose) made of it, in boxes of HEAD_DIM_V
 /// rows; `params.descale` has the factors of all three.
@@ -98,18 +104,18 @@ pub unsafe fn forward_sm90<T: Tile>(params: &PersistentParams, maps: u64) {
             }
             warp::sync();
             barrier::sync(0, T::CONFIG.threads());
-            give_registers(T::REGISTERS.1);
-            match warp::broadcast(index::thread() / 32 % WARPS, 0) {
+            give_registers(T::CONFIG.registers().1);
+            let warp = warp::broadcast(index::thread() / 32 % WARPS, 0);
+            if T::MaskMod::KNOWS_BLOCKS && warp == 3 {
+                return scheduler.run_by_warp(params, pipeline);
+            }
+            match warp {
                 0 if T::IN_CACHE => {
                     cached::producer::copy_queries_and_keys(params, maps, pipeline);
                 }
                 1 if T::IN_CACHE => cached::producer::copy_values(params, maps, pipeline),
-                0 if T::MaskMod::KNOWS_BLOCKS || leads_warp() => {
-                    QueriesAndKeys::new(pipeline, maps).run(params, begun);
-                }
-                1 if T::MaskMod::KNOWS_BLOCKS || leads_warp() => {
-                    producer::copy_values(params, maps, pipeline);
-                }
+                0 if leads_warp() => QueriesAndKeys::new(pipeline, maps).run(params, begun),
+                1 if leads_warp() => producer::copy_values(params, maps, pipeline),
                 3 if leads_warp() => {
                     grid::launch_dependents();
                     while begun {
@@ -124,7 +130,7 @@ pub unsafe fn forward_sm90<T: Tile>(params: &PersistentParams, maps: u64) {
             }
         } else {
             barrier::sync(0, T::CONFIG.threads());
-            take_registers(T::REGISTERS.0);
+            take_registers(T::CONFIG.registers().0);
             Consumer::new(pipeline).run(params, maps.o());
         }
     }
@@ -156,7 +162,7 @@ unsafe fn begin<T: Tile>(
                 }
                 grid::wait();
                 if T::IN_CACHE || T::MaskMod::KNOWS_BLOCKS {
-                    return false; // Whole warps copy boxes of pages, or look at blocks.
+                    return false; // Whole warps copy boxes of pages, or ask about blocks.
                 }
                 let params = &scheduler::reread(params);
                 let Some(work) = Tiles::default().next(params, T::BLOCK_M) else { return false };
@@ -179,7 +185,7 @@ unsafe fn begin<T: Tile>(
                 if !params.copies.are_there() {
                     grid::wait();
                 }
-                scheduler.announce(params)
+                !T::MaskMod::KNOWS_BLOCKS && scheduler.announce(params)
             }
         }
     }
@@ -251,6 +257,12 @@ impl<T: Tile> Pipeline<T> {
     fn schedule(self) -> u32 {
         const { assert!(TileSlots::BYTES == Sm90Config::SCHEDULE_BYTES) };
         self.base + const { T::CONFIG.schedule_offset() }
+    }
+
+    /// Behind all else, with a mask function.
+    #[inline(always)]
+    fn seen_blocks(self) -> u32 {
+        self.base + const { T::CONFIG.shared_bytes() }
     }
 
     #[inline(always)]

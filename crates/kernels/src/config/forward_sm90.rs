@@ -71,8 +71,8 @@ impl Sm90Config {
         }
     }
 
-    /// Blocks that a multiprocessor has at once: of one warpgroup as many as there are registers for, since no
-    /// other warpgroup works while it waits.
+    /// Blocks that a multiprocessor has at once: of one warpgroup as many as there are registers for, since
+    /// no other warpgroup works while it waits.
     pub const fn blocks(&self) -> u32 {
         if self.warpgroups() > 1 {
             1

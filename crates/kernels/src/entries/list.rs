@@ -173,8 +173,8 @@ pub(super) const LIST: &[Line] = &[
     // (BLOCK_M, BLOCK_N, HEAD_DIM): the fastest of those that were swept on an H200, of 64 and 128 for full
     // rounds of long sequences, for short ones, and at 64 for short ones under a causal mask, where fewer
     // keys are masked in vain. More than 64 keys a step lose from 144 columns on, where two warpgroups have
-    // shared memory for three blocks of them, or three for larger tiles of queries. Tiles of 64 rows, of which a
-    // multiprocessor has three, are for problems of few steps: one waits while the others multiply.
+    // shared memory for three blocks of them, or three for larger tiles of queries. Tiles of 64 rows, of
+    // which a multiprocessor has three, are for problems of few steps: one waits while the others multiply.
     forward_sm90(192, 128, 32),
     forward_sm90(192, 128, 64),
     forward_sm90(128, 128, 64),

@@ -25,11 +25,8 @@ const CELLS: u32 = 16;
 const ALL: u32 = 0xaaaa_aaaa;
 
 impl BlockMap {
-    /// The fewest queries, or keys, of a block: fewer would be more cells for a tile than a word has.
+    /// The fewest queries, or keys, of a block.
     pub const SMALLEST: u32 = 32;
-
-    /// The most keys that it tells of at once.
-    const MOST_KEYS: u32 = Self::SMALLEST * (CELLS - 1);
 
     /// Words of a map of such a shape, and of one of its rows.
     pub const fn words([batch, heads, rows, columns]: [u64; 4]) -> (u64, u64) {
@@ -70,30 +67,32 @@ impl BlockMap {
         let word = |index: u32| data.u32(self.tensor, index);
         let (by_queries, by_keys) = (word(0) & 31, word(1) & 31);
         let [batch, heads, rows, columns] = [word(2), word(3), word(4), word(5)];
-        if keys.end - keys.first > Self::MOST_KEYS || columns == 0 {
-            return Visible::Part;
-        }
-        let (first, last) = (keys.first >> by_keys, ((keys.end - 1) >> by_keys).min(columns - 1));
-        if first > last {
+        if columns == 0 || keys.first >> by_keys >= columns {
             return Visible::Nothing;
         }
+        let (first, last) = (keys.first >> by_keys, ((keys.end - 1) >> by_keys).min(columns - 1));
         let of_row = columns.div_ceil(CELLS);
         let one_of = |index: u32, all: u32| if all == 1 { 0 } else { index };
         let mut row = (one_of(queries.batch, batch) * heads + one_of(queries.head, heads)) * rows;
         let end = row + (queries.last >> by_queries);
         row += queries.first >> by_queries;
-        let kept = !0 >> (2 * (CELLS - 1 - (last - first)));
-        let (mut some, mut all) = (0, kept & ALL);
+        let (mut some, mut all) = (0, ALL);
         while row <= end {
-            let at = HEADER + row * of_row + first / CELLS;
-            let words = word(at) as u64 | (word(at + 1) as u64) << 32;
-            let cells = (words >> (2 * (first % CELLS))) as u32 & kept;
-            (some, all) = (some | cells, all & cells);
+            let mut column = first;
+            while column <= last {
+                let place = column % CELLS;
+                let kept = (last - column + 1).min(CELLS - place);
+                let cells = word(HEADER + row * of_row + column / CELLS) >> (2 * place);
+                // Cells that are not asked about count as seen whole, and as not seen.
+                let others = if kept == CELLS { 0 } else { !0 << (2 * kept) };
+                (some, all) = (some | cells & !others, all & (cells | others));
+                column += kept;
+            }
             row += 1;
         }
-        match (some, all == kept & ALL) {
+        match (some, all) {
             (0, _) => Visible::Nothing,
-            (_, true) => Visible::All,
+            (_, ALL) => Visible::All,
             _ => Visible::Part,
         }
     }

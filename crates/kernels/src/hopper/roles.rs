@@ -85,7 +85,7 @@ pub fn leads_warp() -> bool {
     index::thread().is_multiple_of(32)
 }
 
-/// Leaves this thread so many registers (24, 32, 40, 56, 64, 72 or 80), and the others to warpgroups that multiply.
+/// Leaves this thread so many registers (24, 32, 40, 56 or 64), and the others to warpgroups that multiply.
 ///
 /// # Safety
 /// All threads of the warpgroup call this together, with a number up to what they have.
@@ -100,15 +100,13 @@ pub unsafe fn give_registers(left: u32) {
             40 => setmaxnreg::decrease::<40>(),
             56 => setmaxnreg::decrease::<56>(),
             64 => setmaxnreg::decrease::<64>(),
-            72 => setmaxnreg::decrease::<72>(),
-            80 => setmaxnreg::decrease::<80>(),
             _ => unreachable!("no tile asks for so many registers"),
         }
     }
 }
 
-/// Takes registers, up to so many for this thread (120, 144, 152, 160, 208, 216, 224, 232 or 240), that warpgroups which
-/// need fewer have given.
+/// Takes registers, up to so many for this thread (120, 152, 160, 208, 216, 224, 232 or 240), that warpgroups
+/// which need fewer have given.
 ///
 /// # Safety
 /// All threads of the warpgroup call this together. The block starts with as many registers as all of its
@@ -120,7 +118,6 @@ pub unsafe fn take_registers(wanted: u32) {
     unsafe {
         match wanted {
             120 => setmaxnreg::increase::<120>(),
-            144 => setmaxnreg::increase::<144>(),
             152 => setmaxnreg::increase::<152>(),
             160 => setmaxnreg::increase::<160>(),
             208 => setmaxnreg::increase::<208>(),

@@ -130,6 +130,16 @@ impl<A: Announced> Slots<A> {
         self.ring.advance();
     }
 
+    /// As [`Self::fill`], of a warp whose lanes have acquired the slot together, and of which one `leads`.
+    #[inline(always)]
+    pub fn fill_by(&mut self, leads: bool) {
+        if leads {
+            // SAFETY: the ring's barriers count from the slots.
+            unsafe { self.ring.behind(index::unknown(self.address)) }.fill();
+        }
+        self.ring.advance();
+    }
+
     /// Announces that there is no further tile.
     #[inline(always)]
     pub fn announce_end(&mut self) {

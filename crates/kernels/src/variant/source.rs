@@ -119,6 +119,14 @@ impl Variant {
         }
     }
 
+    /// Bytes of shared memory of a [modified](Self::modified) one.
+    pub const fn shared_bytes_with(&self, has_mask_mod: bool) -> u32 {
+        match self.config {
+            Config::Sm90(config) if has_mask_mod => forward_sm90::masked_shared_bytes(config),
+            config => config.shared_needed() as u32,
+        }
+    }
+
     /// [`Self::source`] of a [modified](Self::modified) one.
     pub fn source_with(&self, functions: &Functions<'_>) -> String {
         let (name, path) = (self.name_with(functions), self.path_with(functions));

@@ -61,7 +61,9 @@ fn entry(name: &str, has_mask_mod: bool, run: fa_kernels::entries::Run) -> Entry
     let mut variants = fa_kernels::entries::variants().filter_map(|listed| listed.modified());
     let variant = variants.find(|variant| variant.name() == name).expect("the tile is listed");
     let row = variant.entry(name.to_owned().leak()).expect("it is attention");
-    Entry { run: Some(run), barriers: variant.barriers_with(has_mask_mod), ..row }
+    let (barriers, shared_bytes) =
+        (variant.barriers_with(has_mask_mod), variant.shared_bytes_with(has_mask_mod));
+    Entry { run: Some(run), barriers, shared_bytes, ..row }
 }
 
 impl Attention {

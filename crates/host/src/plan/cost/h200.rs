@@ -45,7 +45,8 @@ pub(in crate::plan) const MASKED: f64 = 0.5;
 pub(in crate::plan) const TILE_CYCLES: (u64, u64) = (4_200, 3_300);
 
 /// Cycles of a tile, beside its steps, of which several share a multiprocessor; what a step takes longer for
-/// all of their rows than one of three warpgroups; and as [`MASKED`]. Fitted to 64 to 1,024 rows of 64 columns.
+/// all of their rows than one of three warpgroups; and as [`MASKED`]. Fitted to 64 to 1,024 rows of 64
+/// columns.
 pub(in crate::plan) const TOGETHER: (u64, f64, f64) = (3_600, 1.17, 2.0);
 
 /// What a tile of three warpgroups takes longer for each row where one of them has rows, and where two have.

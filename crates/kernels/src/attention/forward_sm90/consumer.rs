@@ -4,14 +4,15 @@ mod mma;
 mod parts;
 mod residues;
 
-use super::key_blocks::{Asked, KeyBlocks, Seen};
+use super::key_blocks::{KeyBlocks, Seen};
 use super::operand::Operand;
 use super::scheduler::{TileSlots, reread};
+use super::seen_blocks::SeenBlocks;
 use super::tile::{KeyStages, Tile};
 use super::{Pipeline, cached, epilogue, first_row};
 use crate::attention::alignment::Alignment as _;
 use crate::config::Sm90Config;
-use crate::functions::{MaskMod as _, ScoreMod as _, SeenBlocks};
+use crate::functions::{MaskMod as _, ScoreMod as _, Visible};
 use crate::hopper::epilogue::{wait_all, wait_read};
 use crate::hopper::ring::{Count, Ring};
 use crate::hopper::roles::{WARPGROUP, WARPGROUP_ROWS, Warpgroup, leads_warp};
@@ -47,10 +48,8 @@ pub(super) struct Consumer<T: Tile> {
     score_mod: FoldedCapAndBias,
     /// Where the tile was announced; used with functions of scores.
     slot: u32,
-    /// What is seen of its blocks, and whether this warpgroup's rows see all of that at hand; used with a mask
-    /// function that knows blocks.
-    blocks: SeenBlocks,
-    sees_all: bool,
+    /// What this warpgroup's rows see of the block at hand; used with a mask function that knows blocks.
+    visible: Visible,
     /// Of the tile, its head among those of all sequences and its first row; used with [`Tile::DROPOUT`].
     rows: (u32, u32),
 }
@@ -99,8 +98,7 @@ impl<T: Tile> Consumer<T> {
                 softmax: OnlineSoftmax::with_positive_scale(1.0),
                 score_mod: FoldedCapAndBias::default(),
                 slot: 0,
-                blocks: SeenBlocks::UNKNOWN,
-                sees_all: false,
+                visible: Visible::Part,
                 rows: (0, 0),
             }
         }
@@ -180,8 +178,7 @@ impl<T: Tile> Consumer<T> {
         let seen = blocks.seen_by(params, work, first_row, WARPGROUP_ROWS);
         let seen = if T::TAKES_TURNS || T::MaskMod::KNOWS_BLOCKS { blocks.all(seen) } else { seen };
         let seen = if has_rows { seen } else { Seen { begin: 0, end: 0, ..seen } };
-        self.blocks = SeenBlocks::UNKNOWN;
-        let seen = Seen { end: self.seen_end(params, &blocks, seen.end), ..seen };
+        let seen = Seen { end: self.seen_end(&blocks, seen.end), ..seen };
         let softmax_scale = if T::ScoreMod::CHANGES {
             1.0
         } else if T::SCORE_MOD {
@@ -209,7 +206,7 @@ impl<T: Tile> Consumer<T> {
         self.queries.wait();
         if T::MaskMod::KNOWS_BLOCKS {
             if !has_rows {
-                self.pass_over_seen(params, &blocks);
+                self.pass_over_seen(&blocks);
             }
         } else if !T::Alignment::BY_RESIDUES {
             self.pass_over(blocks.count - seen.end);
@@ -249,7 +246,7 @@ impl<T: Tile> Consumer<T> {
     fn multiply_blocks(&mut self, params: &PersistentParams, blocks: &KeyBlocks<T>, seen: &Seen) {
         let mut block = seen.end;
         if !Self::IN_PARTS {
-            block = self.end_before(params, blocks, block - 1);
+            block = self.end_before(blocks, block - 1);
             self.begin(params, blocks, seen, block == seen.begin);
         }
         // A mask function may hide any key.
@@ -265,46 +262,44 @@ impl<T: Tile> Consumer<T> {
         }
         while block > seen.begin {
             let last = block - 1;
-            block = self.end_before(params, blocks, last);
+            block = self.end_before(blocks, last);
             self.step::<true>(params, blocks, last, block == seen.begin);
         }
     }
 
-    /// The end of the blocks before one that comes next, without the last ones of which the tile's queries see
-    /// nothing; and whether this warpgroup's see all of that one.
+    /// The end of the blocks before one that comes next, without the last ones of which the tile's queries
+    /// see nothing; and what this warpgroup's see of that one.
     #[inline(always)]
-    fn end_before(&mut self, params: &PersistentParams, blocks: &KeyBlocks<T>, block: u32) -> u32 {
-        self.sees_all = T::MaskMod::KNOWS_BLOCKS && self.blocks.is_whole(block);
-        self.seen_end(params, blocks, block)
+    fn end_before(&mut self, blocks: &KeyBlocks<T>, block: u32) -> u32 {
+        if T::MaskMod::KNOWS_BLOCKS {
+            // SAFETY: the slot holds this tile until all warps have left it.
+            self.visible = unsafe { self.seen_blocks(blocks).visible(self.warpgroup.index(), block) };
+        }
+        self.seen_end(blocks, block)
     }
 
     /// The end of the first `end` blocks without the last ones of which the tile's queries see nothing.
     #[inline(always)]
-    fn seen_end(&mut self, params: &PersistentParams, blocks: &KeyBlocks<T>, end: u32) -> u32 {
+    fn seen_end(&self, blocks: &KeyBlocks<T>, end: u32) -> u32 {
         if !T::MaskMod::KNOWS_BLOCKS {
             return end;
         }
-        let (slot, first_row) = (self.slot, WARPGROUP_ROWS * self.warpgroup.index());
-        // SAFETY: all lanes of the warp are here, and the slot holds this tile until all warps have left it.
-        unsafe {
-            let asked = |first_row: u32, rows: u32| Asked {
-                queries: TileSlots::queries::<T>(slot, params, first_row, rows),
-                first_key: blocks.first_key(0),
-            };
-            self.blocks.end(end, |block| {
-                [asked(0, T::BLOCK_M), asked(first_row, WARPGROUP_ROWS)]
-                    .map(|asked| asked.visible::<T>(params, block))
-            })
-        }
+        // SAFETY: as above.
+        unsafe { self.seen_blocks(blocks).end(end) }
+    }
+
+    #[inline(always)]
+    fn seen_blocks(&self, blocks: &KeyBlocks<T>) -> SeenBlocks<T> {
+        SeenBlocks::of_slot(self.pipeline, self.slot, blocks.count)
     }
 
     /// Leaves all blocks of the tile to the other warpgroups.
     #[inline(always)]
-    fn pass_over_seen(&mut self, params: &PersistentParams, blocks: &KeyBlocks<T>) {
-        let mut end = self.seen_end(params, blocks, blocks.count);
+    fn pass_over_seen(&mut self, blocks: &KeyBlocks<T>) {
+        let mut end = self.seen_end(blocks, blocks.count);
         while end > 0 {
             self.pass_over(1);
-            end = self.seen_end(params, blocks, end - 1);
+            end = self.seen_end(blocks, end - 1);
         }
     }
 

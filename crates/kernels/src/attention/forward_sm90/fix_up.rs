@@ -15,7 +15,6 @@ use super::scheduler::{Keys, TileSlots};
 use super::tile::{KeyStages, Tile};
 use crate::attention::alignment::Alignment as _;
 use crate::attention::alignment::head_offset::HeadOffset;
-use crate::functions::SeenBlocks;
 use crate::hopper::ring::{Count, Ring, Stages};
 use crate::hopper::roles::leads_warp;
 use crate::params::PersistentParams;
@@ -58,10 +57,9 @@ impl<T: Tile> FixUp<T> {
     pub(super) fn run(mut self, params: &PersistentParams) {
         while self.slots.wait() {
             let work = self.slots.work();
-            let (place, mut seen) = (self.slots.keys::<T>(params), SeenBlocks::UNKNOWN);
-            // SAFETY: all lanes of the warp are here.
-            let mut seen_end = |end: u32| unsafe { place.seen_end::<T>(params, &mut seen, end) };
-            let mut block = seen_end(place.blocks);
+            let place = self.slots.keys::<T>();
+            // SAFETY: the tile was announced, and is left at the end.
+            let mut block = unsafe { place.seen_end::<T>(self.pipeline, place.blocks) };
             if T::Alignment::BY_RESIDUES {
                 // Consumers move Q, and V's columns before the head's are none of O's.
                 self.all_keys(params, &place);
@@ -76,7 +74,8 @@ impl<T: Tile> FixUp<T> {
             }
             while block > 0 {
                 let last = block - 1;
-                block = seen_end(last);
+                // SAFETY: as above.
+                block = unsafe { place.seen_end::<T>(self.pipeline, last) };
                 if params.qk_fix_up != 0 && block > 0 {
                     self.next_keys(params, head);
                 }

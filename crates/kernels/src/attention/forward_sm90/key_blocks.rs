@@ -73,7 +73,7 @@ impl<T: Tile> KeyBlocks<T> {
 }
 
 /// Queries, and where their tile's blocks of keys begin, for a mask function that knows what is seen of them.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(super) struct Asked {
     pub(super) queries: Queries,
     /// First key of the first block, in the sequence.
@@ -81,11 +81,11 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// What the queries see of a block.
+    /// What the queries see of so many blocks from this one on.
     #[inline(always)]
-    pub(super) fn visible<T: Tile>(&self, params: &PersistentParams, block: u32) -> Visible {
+    pub(super) fn visible<T: Tile>(&self, params: &PersistentParams, block: u32, blocks: u32) -> Visible {
         let first = self.first_key + block * T::BLOCK_N;
-        let keys = KeyRange { first, end: first + T::BLOCK_N };
+        let keys = KeyRange { first, end: first + blocks * T::BLOCK_N };
         T::MaskMod::block(&params.attention.functions, self.queries, keys)
     }
 }

@@ -1,6 +1,4 @@
 //! The threads that copy: one Q and K, one V. Neither has the registers for all three rings.
-//!
-//! With a mask function that knows blocks their warps look at these together, and the first lanes copy.
 
 use super::operand::Operand as _;
 use super::scheduler::{Keys, TileSlots};
@@ -9,11 +7,9 @@ use super::{Maps, Pipeline, first_row};
 use crate::attention::alignment::head_offset::HeadOffset;
 use crate::attention::alignment::residues::Residues;
 use crate::attention::alignment::{Alignment as _, ByRows};
-use crate::functions::{MaskMod as _, SeenBlocks};
 use crate::hopper::ring::{Count, Ring, Stages};
-use crate::hopper::roles::{WARPGROUP_ROWS, leads_warp};
+use crate::hopper::roles::WARPGROUP_ROWS;
 use crate::params::PersistentParams;
-use crate::ptx::warp;
 use crate::scheduler::WorkTile;
 use crate::tile::panels::{Extent, Panels};
 
@@ -23,13 +19,11 @@ pub(super) struct QueriesAndKeys<T: Tile> {
     maps: Maps,
     queries: Ring<Count<1>>,
     keys: Copies<KeyBlock<T>, KeyStages<T>>,
-    /// Of the tile at hand; used with a mask function that knows blocks.
-    seen: SeenBlocks,
 }
 
 impl<T: Tile> QueriesAndKeys<T> {
     /// # Safety
-    /// One thread of the block copies Q and K, or one warp with a mask function that knows blocks, in a launch as [`forward_sm90`](super::forward_sm90) says; the
+    /// One thread of the block copies Q and K, in a launch as [`forward_sm90`](super::forward_sm90) says; the
     /// barriers are made.
     #[inline(always)]
     pub(super) unsafe fn new(pipeline: Pipeline<T>, maps: Maps) -> Self {
@@ -37,27 +31,26 @@ impl<T: Tile> QueriesAndKeys<T> {
         let (queries, ring) =
             unsafe { (Ring::producer(pipeline.q_barriers(0)), Ring::producer(pipeline.k_barriers())) };
         let keys = Copies { ring, first: pipeline.k(), maps: maps.k() };
-        Self { pipeline, maps, queries, keys, seen: SeenBlocks::UNKNOWN }
+        Self { pipeline, maps, queries, keys }
     }
 
     /// Copies Q and K of all tiles of this block; of the first one, what [`Self::begin`] does is done where
     /// it has `begun`.
     #[inline(always)]
     pub(super) fn run(mut self, params: &PersistentParams, begun: bool) {
-        // SAFETY: those of the warp that take part are together.
+        // SAFETY: this thread is its warp's only one that takes part.
         let mut slots = unsafe { TileSlots::consumer(self.pipeline.schedule()) };
         if begun && slots.wait() {
-            self.pass_beginning(&slots.keys::<T>(params));
-            self.finish(params, &slots.keys::<T>(params));
-            leave::<T>(&mut slots);
+            self.pass_beginning(&slots.keys::<T>());
+            self.finish(params, &slots.keys::<T>());
+            slots.leave(true);
         }
         while slots.wait() {
-            let place = slots.keys::<T>(params);
+            let place = slots.keys::<T>();
             place.wait_for_copies::<T>(&params.copies);
-            self.seen = SeenBlocks::UNKNOWN;
             self.begin(params, &slots.work(), &place);
-            self.finish(params, &slots.keys::<T>(params));
-            leave::<T>(&mut slots);
+            self.finish(params, &slots.keys::<T>());
+            slots.leave(true);
         }
     }
 
@@ -65,7 +58,7 @@ impl<T: Tile> QueriesAndKeys<T> {
     #[inline(always)]
     pub(super) fn begin(&mut self, params: &PersistentParams, work: &WorkTile, place: &Keys) {
         let head = key_head::<T>(params, place.head, 0);
-        let end = self.seen_end(params, place, place.blocks);
+        let end = self.seen_end(place, place.blocks);
         if end > 0 {
             self.copy_keys(params, place, head, end - 1);
         }
@@ -85,14 +78,14 @@ impl<T: Tile> QueriesAndKeys<T> {
     #[inline(always)]
     fn finish(&mut self, params: &PersistentParams, place: &Keys) {
         let mut pass = 0;
-        let mut block = self.seen_end(params, place, place.blocks).saturating_sub(1);
+        let mut block = self.seen_end(place, place.blocks).saturating_sub(1);
         while pass < T::Alignment::passes(&params.attention) {
             let head = key_head::<T>(params, place.head, pass);
-            block = self.seen_end(params, place, block);
+            block = self.seen_end(place, block);
             while block > 0 {
                 block -= 1;
                 self.copy_keys(params, place, head, block);
-                block = self.seen_end(params, place, block);
+                block = self.seen_end(place, block);
             }
             block = place.blocks;
             pass += 1;
@@ -101,9 +94,9 @@ impl<T: Tile> QueriesAndKeys<T> {
 
     /// As [`Keys::seen_end`].
     #[inline(always)]
-    fn seen_end(&mut self, params: &PersistentParams, place: &Keys, end: u32) -> u32 {
-        // SAFETY: the lanes that take part are together in all tiles.
-        unsafe { place.seen_end::<T>(params, &mut self.seen, end) }
+    fn seen_end(&self, place: &Keys, end: u32) -> u32 {
+        // SAFETY: this thread goes through announced tiles where the mask function knows blocks.
+        unsafe { place.seen_end::<T>(self.pipeline, end) }
     }
 
     /// Copies a block of keys.
@@ -119,7 +112,7 @@ impl<T: Tile> QueriesAndKeys<T> {
     fn copy_queries(&mut self, params: &PersistentParams, work: &WorkTile, shift: u32) {
         let (maps, bytes) = (self.maps.q(), Panels::<QueryRows<T>>::BYTES);
         let mut warpgroup = 0;
-        while warpgroup < T::CONFIG.warpgroups() && copies::<T>() {
+        while warpgroup < T::CONFIG.warpgroups() {
             let row = work.queries.first + first_row::<T>(params, work.tile) + WARPGROUP_ROWS * warpgroup;
             // SAFETY: the rings of the warpgroups' rows lie behind one another, and this thread goes around
             // all of them alike; the maps describe Q.
@@ -145,22 +138,6 @@ impl<T: Tile> QueriesAndKeys<T> {
     }
 }
 
-/// Whether this thread copies, of those that take part.
-#[inline(always)]
-fn copies<T: Tile>() -> bool {
-    !T::MaskMod::KNOWS_BLOCKS || leads_warp()
-}
-
-/// Leaves the tile at hand, which all that take part have read.
-#[inline(always)]
-fn leave<T: Tile>(slots: &mut TileSlots) {
-    if T::MaskMod::KNOWS_BLOCKS {
-        // SAFETY: the warp's lanes take part together.
-        unsafe { warp::sync() };
-    }
-    slots.leave(copies::<T>());
-}
-
 /// Where boxes of a head of K start in a pass.
 #[inline(always)]
 pub(super) fn key_head<T: Tile>(params: &PersistentParams, head: u32, pass: u32) -> HeadOffset {
@@ -173,28 +150,29 @@ pub(super) fn key_head<T: Tile>(params: &PersistentParams, head: u32, pass: u32)
 /// As [`QueriesAndKeys::new`], of V.
 #[inline(always)]
 pub(super) unsafe fn copy_values<T: Tile>(params: &PersistentParams, maps: Maps, pipeline: Pipeline<T>) {
-    // SAFETY: this thread is the ring's producer, or its warp's first lane is; the maps describe V.
+    // SAFETY: this thread is the ring's producer, and its warp's only one that takes part; the maps describe
+    // V.
     unsafe {
         let ring = Ring::<KeyStages<T>>::producer(pipeline.v_barriers());
         let mut schedule = TileSlots::consumer(pipeline.schedule());
         let mut values = Copies { ring, first: pipeline.v(), maps: maps.v() };
         while schedule.wait() {
-            let place = schedule.keys::<T>(params);
+            let place = schedule.keys::<T>();
             place.wait_for_copies::<T>(&params.copies);
-            let (mut pass, mut seen) = (0, SeenBlocks::UNKNOWN);
+            let mut pass = 0;
             while pass < T::Alignment::passes(&params.attention) {
                 let head =
                     T::Alignment::in_pass(&params.attention.v_strides, place.head, params.v_margin, pass);
-                let mut block = place.seen_end::<T>(params, &mut seen, place.blocks);
+                let mut block = place.seen_end::<T>(pipeline, place.blocks);
                 while block > 0 {
                     block -= 1;
                     let at = |key| if T::Element::TRANSPOSES_VALUES { (key, 0) } else { (0, key) };
                     values.copy::<T>(&place, head, block, params.v_fix_up, at);
-                    block = place.seen_end::<T>(params, &mut seen, block);
+                    block = place.seen_end::<T>(pipeline, block);
                 }
                 pass += 1;
             }
-            leave::<T>(&mut schedule);
+            schedule.leave(true);
         }
     }
 }
@@ -221,14 +199,12 @@ impl<X: Extent, S: Stages> Copies<X, S> {
         landed: u32,
         at: impl Fn(u32) -> (u32, u32),
     ) {
-        if copies::<T>() {
-            let stage = self.first.stage(self.ring.stage());
-            let barrier = self.ring.acquire_behind(Panels::<X>::BYTES, landed);
-            // Where the block lies is found behind the wait: this thread has no register for it.
-            let at = at(place.row_of::<T>(block));
-            // SAFETY: the maps describe the tensor, and the stage is empty.
-            unsafe { stage.load_from(self.maps, barrier, at, head, place.batch) };
-        }
+        let stage = self.first.stage(self.ring.stage());
+        let barrier = self.ring.acquire_behind(Panels::<X>::BYTES, landed);
+        // Where the block lies is found behind the wait: this thread has no register for it.
+        let at = at(place.row_of::<T>(block));
+        // SAFETY: the maps describe the tensor, and the stage is empty.
+        unsafe { stage.load_from(self.maps, barrier, at, head, place.batch) };
         self.ring.advance();
     }
 }

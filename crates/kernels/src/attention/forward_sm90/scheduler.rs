@@ -3,14 +3,16 @@
 use core::marker::PhantomData;
 
 use super::cached::{self, next};
-use super::first_row;
-use super::key_blocks::{Asked, KeyBlocks};
+use super::key_blocks::KeyBlocks;
+use super::seen_blocks::SeenBlocks;
 use super::tile::Tile;
+use super::{Pipeline, first_row};
 use crate::attention::alignment::Alignment as _;
-use crate::functions::{MaskMod as _, Queries, SeenBlocks};
+use crate::functions::{MaskMod as _, Queries};
+use crate::hopper::roles::leads_warp;
 use crate::hopper::scheduler::{Announced, Slots};
 use crate::params::{AttentionParams, CopiesBeside, PersistentParams};
-use crate::ptx::{fence, global, grid, index, shared};
+use crate::ptx::{fence, global, grid, index, shared, warp};
 use crate::scheduler::{Rows, Tiles, WorkTile};
 use crate::tile::simt::GlobalTile;
 
@@ -24,8 +26,8 @@ pub(super) struct Keys {
     pub(super) head: u32,
     /// Index along the tensors' batch axis.
     pub(super) batch: u32,
-    /// Used with a mask function that knows blocks.
-    asked: Asked,
+    /// Where the tile was announced; used with a mask function that knows blocks.
+    slot: u32,
 }
 
 impl Keys {
@@ -45,29 +47,21 @@ impl Keys {
             head: unsafe { work.kv_head(attention) },
             // Queries may be packed where keys are not.
             batch: if T::IN_CACHE { work.batch } else { work.batch_index(attention) },
-            asked: Asked {
-                queries: Queries::of_tile(work, first_row, T::BLOCK_M),
-                first_key: blocks.first_key(0),
-            },
+            slot: 0,
         }
     }
 
     /// The end of the first `end` blocks that are copied, which leaves out the last ones that are not seen.
     ///
     /// # Safety
-    /// With a mask function that knows blocks all lanes of the warp call this together; `seen` is of this tile.
+    /// The tile was announced, and is not left; or the mask function knows nothing of blocks.
     #[inline(always)]
-    pub(super) unsafe fn seen_end<T: Tile>(
-        &self,
-        params: &PersistentParams,
-        seen: &mut SeenBlocks,
-        end: u32,
-    ) -> u32 {
+    pub(super) unsafe fn seen_end<T: Tile>(&self, pipeline: Pipeline<T>, end: u32) -> u32 {
         if !T::MaskMod::KNOWS_BLOCKS {
             return end;
         }
-        // SAFETY: all lanes are here.
-        unsafe { seen.end(end, |block| [self.asked.visible::<T>(params, block); 2]) }
+        // SAFETY: as above.
+        unsafe { SeenBlocks::of_slot(pipeline, self.slot, self.blocks).end(end) }
     }
 
     /// Waits until they, and the queries that see them, have been copied, where that is done beside this
@@ -118,6 +112,47 @@ impl<T: Tile> TileScheduler<T> {
         let Some((work, split)) = (unsafe { next::<T>(&mut self.tiles, &params) }) else { return false };
         // SAFETY: the slot is this thread's, and the tile one of the launch.
         self.slots.announce(|slot| unsafe { write::<T>(slot, &params, &work, split) });
+        true
+    }
+
+    /// Announces all tiles, by the lanes of a warp, which ask the mask function about their blocks.
+    ///
+    /// # Safety
+    /// All lanes call this together.
+    #[inline(always)]
+    pub(super) unsafe fn run_by_warp(mut self, params: &PersistentParams, pipeline: Pipeline<T>) {
+        grid::launch_dependents();
+        // SAFETY: all lanes are here.
+        while unsafe { self.announce_by_warp(params, pipeline) } {}
+        if leads_warp() {
+            self.end(params);
+        }
+    }
+
+    /// Announces the next tile, if there is one, which it says.
+    ///
+    /// # Safety
+    /// As [`Self::run_by_warp`].
+    #[inline(always)]
+    unsafe fn announce_by_warp(&mut self, params: &PersistentParams, pipeline: Pipeline<T>) -> bool {
+        let (params, leads) = (reread(params), leads_warp());
+        let slot = self.slots.acquire();
+        let mut exists = false;
+        // SAFETY: the launch's parameters describe its sequences, the slot is this warp's, and a tile is one
+        // of the launch. All lanes are here.
+        unsafe {
+            if leads && let Some((work, split)) = next::<T>(&mut self.tiles, &params) {
+                write::<T>(slot, &params, &work, split);
+                exists = true;
+            }
+            warp::sync(); // The other lanes read what the first has written.
+            if warp::broadcast(exists.into(), 0) == 0 {
+                return false;
+            }
+            let blocks = TileSlots::blocks(slot);
+            SeenBlocks::<T>::of_slot(pipeline, slot, blocks).find(&params, slot, blocks);
+        }
+        self.slots.fill_by(leads);
         true
     }
 
@@ -215,8 +250,8 @@ impl TileSlots {
         [0, 4, 8].map(|word| unsafe { shared::load_b32(address + word) })
     }
 
-    /// Queries of the tile that was announced at an address, `rows` of them from the one `behind` its first on,
-    /// of which there may be none.
+    /// Queries of the tile that was announced at an address, `rows` of them from the one `behind` its first
+    /// on, of which there may be none.
     ///
     /// # Safety
     /// As [`Self::place`].
@@ -234,18 +269,36 @@ impl TileSlots {
         Queries { batch, head, first, last: (first + rows).min(len) - 1 }
     }
 
+    /// Blocks of keys of the tile that was announced at an address.
+    ///
+    /// # Safety
+    /// As [`Self::place`].
+    #[inline(always)]
+    unsafe fn blocks(address: u32) -> u32 {
+        // SAFETY: the word is the slot's.
+        unsafe { shared::load_b32(address + 64) }
+    }
+
+    /// First key of the tile that was announced at an address, in its sequence.
+    ///
+    /// # Safety
+    /// As [`Self::place`].
+    #[inline(always)]
+    pub(super) unsafe fn first_key(address: u32) -> u32 {
+        // SAFETY: the words are the slot's.
+        unsafe { shared::load_b32(address + 68) - shared::load_b32(address + 24) }
+    }
+
     /// The blocks of keys of the tile at hand, read again by each call.
     #[inline(always)]
-    pub(super) fn keys<T: Tile>(&self, params: &PersistentParams) -> Keys {
-        let (blocks, row) = (self.word(16), self.word(17));
-        let asked = if T::MaskMod::KNOWS_BLOCKS {
-            let work = self.work();
-            let queries = Queries::of_tile(&work, first_row::<T>(params, work.tile), T::BLOCK_M);
-            Asked { queries, first_key: row - work.keys.first }
-        } else {
-            Asked::default()
-        };
-        Keys { blocks, row, head: self.word(18), batch: self.word(19), asked }
+    pub(super) fn keys<T: Tile>(&self) -> Keys {
+        Keys {
+            blocks: self.word(16),
+            row: self.word(17),
+            head: self.word(18),
+            batch: self.word(19),
+            slot: if T::MaskMod::KNOWS_BLOCKS { self.address() } else { 0 },
+        }
     }
 
     /// [`PersistentParams::o_by_rows`], read again by each call.

@@ -46,13 +46,6 @@ pub trait Tile: Copy {
     /// Whether weights are dropped.
     const DROPOUT: bool;
 
-    /// Registers of a thread that multiplies, and of one that copies, which needs more where it asks a mask
-    /// function about blocks.
-    const REGISTERS: (u32, u32) = match (Self::MaskMod::KNOWS_BLOCKS, Self::CONFIG.warpgroups()) {
-        (false, _) | (_, 1) => Self::CONFIG.registers(),
-        (true, 2) => (216, 72),
-        (true, _) => (144, 80),
-    };
     /// Whether keys lie in a cache.
     const IN_CACHE: bool = Self::Alignment::IN_CACHE;
     /// What follows from the sizes.

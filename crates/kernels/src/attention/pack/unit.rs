@@ -205,8 +205,8 @@ impl Unit {
         if self.is_run { bytes.div_ceil(PIECE) } else { 0 }
     }
 
-    /// Brings the lines of rows that lie far apart, and are loaded one by one, near to the multiprocessor. Each
-    /// lane of a warp brings those of a part of the rows.
+    /// Brings the lines of rows that lie far apart, and are loaded one by one, near to the multiprocessor.
+    /// Each lane of a warp brings those of a part of the rows.
     ///
     /// # Safety
     /// The unit's rows are device memory.

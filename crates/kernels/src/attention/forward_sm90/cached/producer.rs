@@ -30,7 +30,7 @@ pub(in crate::attention::forward_sm90) unsafe fn copy_queries_and_keys<T: Tile>(
         let ring = Ring::<KeyStages<T>>::producer(pipeline.k_barriers());
         let mut keys = Boxes::<T, KeyBlock<T>> { ring, first: pipeline.k(), map: maps.k() };
         while slots.wait() {
-            let (work, place) = (slots.work(), slots.keys::<T>(params));
+            let (work, place) = (slots.work(), slots.keys::<T>());
             let mut next = keys.locate(params, &work, &place, place.blocks);
             let mut block = place.blocks;
             if block > 0 {
@@ -67,7 +67,7 @@ pub(in crate::attention::forward_sm90) unsafe fn copy_values<T: Tile>(
         let ring = Ring::<KeyStages<T>>::producer(pipeline.v_barriers());
         let mut values = Boxes::<T, ValueBlock<T>> { ring, first: pipeline.v(), map: maps.v() };
         while slots.wait() {
-            let (work, place) = (slots.work(), slots.keys::<T>(params));
+            let (work, place) = (slots.work(), slots.keys::<T>());
             let mut next = values.locate(params, &work, &place, place.blocks);
             let mut block = place.blocks;
             while block > 0 {

@@ -7,7 +7,7 @@ use crate::attention::forward_sm90::key_blocks::KeyBlocks;
 use crate::attention::forward_sm90::operand::Operand as _;
 use crate::attention::forward_sm90::scheduler::TileSlots;
 use crate::attention::forward_sm90::tile::{KeyBlock, QueryRows, Tile, ValueBlock};
-use crate::functions::{MaskMod as _, Position, Score, ScoreMod as _};
+use crate::functions::{MaskMod as _, Position, Score, ScoreMod as _, Visible};
 use crate::hopper::epilogue::scale_rows;
 use crate::mask::TileMask;
 use crate::params::{AttentionParams, PersistentParams};
@@ -97,8 +97,14 @@ impl<T: Tile> Consumer<T> {
         } else if T::SCORE_MOD {
             lost = self.change_scores(params, blocks, block);
         }
-        if T::MaskMod::MASKS && !self.sees_all {
-            self.call_mask_mod(&params.attention, self.first_position(params, blocks, block));
+        if T::MaskMod::MASKS {
+            match self.visible {
+                Visible::All => {}
+                Visible::Nothing => self.hide_scores(),
+                Visible::Part => {
+                    self.call_mask_mod(&params.attention, self.first_position(params, blocks, block));
+                }
+            }
         }
         if MASKED && (!T::MaskMod::MASKS || Self::is_cut(blocks, block)) {
             self.mask(params, blocks, block);
@@ -156,6 +162,16 @@ impl<T: Tile> Consumer<T> {
     fn call_mask_mod(&mut self, params: &AttentionParams, first: Position) {
         let masked = |score, sees: bool| if sees { score } else { f32::NEG_INFINITY };
         self.for_each_score(first, |score, at| masked(score, T::MaskMod::sees(&params.functions, at)));
+    }
+
+    /// Sets all scores to −∞.
+    #[inline(always)]
+    fn hide_scores(&mut self) {
+        let mut j = 0;
+        while j < T::S::LEN {
+            self.s[j] = f32::NEG_INFINITY;
+            j += 1;
+        }
     }
 
     #[inline(always)]
