@@ -68,7 +68,7 @@ pub enum Visible {
 }
 
 /// Neighbouring queries of a head.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queries {
     /// The sequence.
     pub batch: u32,

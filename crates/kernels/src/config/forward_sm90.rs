@@ -371,6 +371,26 @@ mod tests {
     }
 
     #[test]
+    fn blocks_of_one_warpgroup_share_a_multiprocessor() {
+        let config = Sm90Config { block_m: 64, block_n: 64, head_dim: 64, head_dim_v: 64, element_bytes: 2 };
+        assert_eq!((config.blocks(), config.stages(), config.registers()), (3, 3, (120, 40)));
+        assert!(config.own_output() && !config.takes_turns());
+        assert_eq!(config.check(3, &Limits::of(90)), Ok(()));
+        let one = config.check(1, &Limits::of(90)).expect_err("three are built");
+        assert!(matches!(one, Infeasible::Blocks { blocks: 1, limit: 3 }));
+        let long = Sm90Config { block_n: 128, ..config };
+        assert_eq!((long.blocks(), long.stages(), long.registers()), (2, 3, (216, 40)));
+        let wide = Sm90Config { head_dim: 128, head_dim_v: 128, ..long };
+        let reason = wide.check(2, &Limits::of(90)).expect_err("two do not fit");
+        assert!(matches!(reason, Infeasible::SharedOfBlocks { blocks: 2, .. }));
+        let of_8_bits = Sm90Config { element_bytes: 1, ..config };
+        assert_eq!(
+            of_8_bits.check_shape().expect_err("it has two warpgroups or three").to_string(),
+            "BLOCK_M is 64; there is 128, 192"
+        );
+    }
+
+    #[test]
     fn each_reason_names_value_and_limit() {
         let reason = |block_m, block_n, head_dim| {
             Sm90Config { block_m, block_n, head_dim, head_dim_v: head_dim, element_bytes: 2 }
@@ -378,7 +398,7 @@ mod tests {
                 .expect_err("it is infeasible")
                 .to_string()
         };
-        assert_eq!(reason(256, 80, 128), "BLOCK_M is 256; there is 128, 192");
+        assert_eq!(reason(256, 80, 128), "BLOCK_M is 256; there is 64, 128, 192");
         assert_eq!(reason(128, 72, 128), "BLOCK_N is 72; a positive multiple of 16 is needed");
         assert_eq!(reason(128, 128, 256), "327680 bytes of shared memory; a block has 232448");
         assert_eq!(
