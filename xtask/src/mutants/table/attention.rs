@@ -58,7 +58,7 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "sm80_tail",
                 "the next block of keys is copied as if all of it existed",
-                "k.copy(keys - T::BLOCK_N, next);",
+                "k.copy(keys - to_next, next);",
                 "k.copy(T::BLOCK_N, next);",
             ),
             defect(

@@ -212,14 +212,14 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "map_rows",
                 "the last of the rows of blocks that a tile meets is left out",
-                "while row <= end",
-                "while row < end",
+                "row <= end",
+                "row < end",
             ),
             defect(
                 "map_whole",
                 "a block counts as seen whole whatever its cells say",
-                "(some, all) = (some | cells, all & cells);",
-                "(some, all) = (some | cells, all);",
+                "(some, all) = (some | cells & !others, all & (cells | others));",
+                "(some, all) = (some | cells & !others, all);",
             ),
         ],
     },
