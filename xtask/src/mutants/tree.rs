@@ -39,7 +39,15 @@ const WOVEN: [(&str, &str); 2] = [
 ];
 
 /// What the workspace is built from.
-const COPIED: [&str; 5] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", "crates", "xtask"];
+const COPIED: [&str; 6] = [
+    "Cargo.toml",
+    "Cargo.lock",
+    "rust-toolchain.toml",
+    "crates",
+    "xtask",
+    // The functions of scores that tests compile.
+    "demos/score-functions/src/functions.rs",
+];
 
 /// Packages whose tests look for defects, by their folders.
 const TESTED: [(&str, &str); 2] = [("crates/kernels", "fa-kernels"), ("crates/host", "flash-attention")];
