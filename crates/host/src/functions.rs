@@ -217,13 +217,13 @@ impl Functions {
         Ok(Some(Arc::new(functions.clone())))
     }
 
-    /// The share of a tile's steps that is computed, as far as maps of blocks tell.
+    /// What a tile's steps cost as a share of all, as far as maps of blocks tell.
     pub(crate) fn share(&self, tile: &Tile) -> f64 {
         let maps = self.tensors.iter().filter_map(|tensor| match tensor {
             FunctionTensor::BlockMap(map) => Some(map.share(tile.block_m, tile.block_n)),
             FunctionTensor::Host(_) | FunctionTensor::OnDevice(_) => None,
         });
-        maps.fold(1.0, f64::min)
+        maps.reduce(f64::min).unwrap_or(1.0)
     }
 
     /// The rows of a table of tensors for theirs.
@@ -293,10 +293,7 @@ impl OnHost<'_> {
         if !self.sees(at) {
             return f32::NEG_INFINITY;
         }
-        self.functions
-            .built
-            .functions
-            .score
-            .map_or(scaled, |score| score(&self.data, Score::new(scaled, 1.0), at))
+        let Native { score, .. } = self.functions.built.functions;
+        score.map_or(scaled, |score| score(&self.data, Score::new(scaled, 1.0), at))
     }
 }

@@ -225,6 +225,18 @@ fn maps_of_blocks_tell_what_is_seen() {
     }
 }
 
+/// A map of a sequence without keys has one block, of which nothing is seen.
+#[test]
+fn without_keys_a_map_has_a_block() {
+    let cpu = Backend::open(Some(BackendKind::Cpu)).unwrap();
+    let mut case = plain(Options::default(), DType::F16, 64, 2);
+    case.shape[2] = 0;
+    let case = strided(case, [3, 1], [64, 64]);
+    check_simulated::<f16>(&case, Kernel::ForwardSm90, 2);
+    check_simulated::<f16>(&case, Kernel::ForwardSm80, 2);
+    check::<f16>(&case, &cpu, cpu.device(), &Request::default());
+}
+
 /// More blocks of keys than a tile has bits, so that one stands for two: each 40th stretch is seen.
 #[test]
 fn a_bit_stands_for_several_blocks_of_long_sequences() {

@@ -79,7 +79,8 @@ impl BlockMap {
         block: [usize; 2],
     ) -> Result<Self> {
         let on_host = functions.on_host()?;
-        let blocks = |axis: usize| rows[axis].div_ceil(block[axis].max(1));
+        // Without any row there still is a block, of which nothing is seen.
+        let blocks = |axis: usize| rows[axis].div_ceil(block[axis].max(1)).max(1);
         let range = |index: usize, axis: usize| {
             let first = index * block[axis];
             first as u32..rows[axis].min(first + block[axis]) as u32
@@ -141,7 +142,7 @@ impl BlockMap {
         [seqlen_q, seqlen_k]: [usize; 2],
     ) -> Option<String> {
         let (shape, [queries, keys]) = (self.shape, self.block);
-        let rows = [seqlen_q.div_ceil(queries), seqlen_k.div_ceil(keys)];
+        let rows = [seqlen_q.div_ceil(queries).max(1), seqlen_k.div_ceil(keys).max(1)];
         let is_one_of = |axis: usize, all: usize| shape[axis] == 1 || shape[axis] == all;
         let fits = is_one_of(0, batch) && is_one_of(1, heads) && shape[2..] == rows;
         (!fits).then(|| {

@@ -223,7 +223,7 @@ impl<'a> Rows<'a> {
     /// Stores chunks of the first `rows`.
     ///
     /// # Safety
-    /// As [`Self::copy`]; `loaded` has the rows.
+    /// As [`Self::store`]; `loaded` has the rows.
     #[inline(always)]
     unsafe fn store_shifted(&self, loaded: &Chunks, rows: u32) {
         // SAFETY: as above.
@@ -266,7 +266,7 @@ impl<'a> Rows<'a> {
     /// Copies so many rows element by element, from device memory.
     ///
     /// # Safety
-    /// As [`Self::copy`].
+    /// As [`Self::store`].
     #[inline(always)]
     unsafe fn copy_elements(&self, rows: u32) {
         let (mut target, step) = self.target();
