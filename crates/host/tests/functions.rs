@@ -225,16 +225,22 @@ fn maps_of_blocks_tell_what_is_seen() {
     }
 }
 
-/// A map of a sequence without keys has one block, of which nothing is seen.
+/// A map of packed sequences without keys has one block for these, of which nothing is seen.
 #[test]
 fn without_keys_a_map_has_a_block() {
-    let cpu = Backend::open(Some(BackendKind::Cpu)).unwrap();
-    let mut case = plain(Options::default(), DType::F16, 64, 2);
-    case.shape[2] = 0;
-    let case = strided(case, [3, 1], [64, 64]);
-    check_simulated::<f16>(&case, Kernel::ForwardSm90, 2);
-    check_simulated::<f16>(&case, Kernel::ForwardSm80, 2);
-    check::<f16>(&case, &cpu, cpu.device(), &Request::default());
+    let case = plain(Options::default(), DType::F16, 64, 2);
+    let case = strided(Case { shape: [1, 130, 0, 4, 1, 64], ..case }, [3, 1], [64, 64]);
+    let layout = TensorLayout::bshd(1, 130, 4, 64);
+    let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+    let problem = Problem::varlen(tensors, DType::F16, case.options.clone(), &[0, 130], &[0, 0]).unwrap();
+    let inputs = Case { shape: [1, 130, 130, 4, 1, 64], options: Options::default(), ..case }.inputs();
+    let [sim, cpu] = [Backend::from(Sim::new(2)), Backend::open(Some(BackendKind::Cpu)).unwrap()];
+    for (backend, kernel) in
+        [(&sim, Kernel::ForwardSm90), (&sim, Kernel::ForwardSm80), (&cpu, Kernel::ForwardCpu)]
+    {
+        let plan = backend.plan(&problem, &Request { kernel: Some(kernel), ..Request::default() }).unwrap();
+        judge::<f16>(&problem, &plan, backend, &inputs);
+    }
 }
 
 /// More blocks of keys than a tile has bits, so that one stands for two: each 40th stretch is seen.
