@@ -7,8 +7,8 @@ use fa_kernels::config::Sm90Config;
 use fa_kernels::entries::{Algorithm, Params, Tile};
 use fa_kernels::mask::UNLIMITED;
 use fa_kernels::params::{
-    self, AttentionMaps, AttentionParams, CacheParams, CopiesBeside, Mapped, PackParams, PackTensor, Pages,
-    PersistentParams, ScheduleParams, Strides,
+    self, AttentionMaps, AttentionParams, CacheParams, CopiesBeside, KeySequences, Mapped, PackParams,
+    PackTensor, Pages, PersistentParams, ScheduleParams, Strides,
 };
 use fa_kernels::ptx::tma;
 
@@ -87,7 +87,7 @@ pub(crate) fn params(
         let Tensors { q, k, v, .. } = problem.tensors();
         let sources = [(addresses.q, q), (addresses.k, k), (addresses.v, v)];
         return Ok(Params::Pack(match entry.algorithm {
-            Algorithm::Transpose => transpose_params(problem, packed, addresses),
+            Algorithm::Transpose => transpose_params(problem, packed, addresses)?,
             _ => pack_params(sources, (packed, launch.details.stage), addresses.workspace),
         }));
     }
@@ -182,7 +182,8 @@ fn persistent_params(
             (None, CopyStage::Beside(beside)) => addresses.workspace + beside.counters,
             _ => 0,
         },
-        v_fix_up: if problem.has_rows_behind_keys() { landed } else { 0 },
+        // Transposed, V has zeros behind the keys.
+        v_fix_up: if problem.has_rows_behind_keys() && element_bytes == 2 { landed } else { 0 },
         qk_fix_up: if are_shifted { landed } else { 0 },
         v_margin,
         qk_margin: margin(k, &k_read, head_dim),
@@ -254,10 +255,10 @@ pub(crate) fn pack_params<const N: usize>(
 }
 
 /// What the launch before `forward_sm90` in e4m3 copies of V, and where to.
-fn transpose_params(problem: &Problem, packed: &Packed, addresses: &Addresses) -> PackParams {
-    let Some(PackedCopy { offset, layout }) = packed.copies[2] else { return PackParams::default() };
+fn transpose_params(problem: &Problem, packed: &Packed, addresses: &Addresses) -> Result<PackParams> {
+    let Some(PackedCopy { offset, layout }) = packed.copies[2] else { return Ok(PackParams::default()) };
     let v = &problem.tensors().v;
-    let head_blocks = transpose::head_blocks(v.head_dim as u32, v.seqlen as u32);
+    let head_blocks = transpose::head_blocks(v.head_dim as u32, layout.head_dim as u32);
     let tensor = PackTensor {
         source: addresses.v,
         end: addresses.v + v.span() as u64,
@@ -273,9 +274,12 @@ fn transpose_params(problem: &Problem, packed: &Packed, addresses: &Addresses) -
     };
     // The plan checked that all blocks together are below 2^31.
     let blocks = head_blocks * (v.batch * v.heads) as u32;
-    let mut params = PackParams { ends: [blocks; PackParams::MOST], ..PackParams::default() };
+    let AttentionParams { cu_seqlens_k, seqused_k, .. } = attention_params(problem, addresses)?;
+    let count = if problem.is_packed() { problem.batch() as u32 } else { 0 };
+    let keys = KeySequences { cu_seqlens: cu_seqlens_k, seqused: seqused_k, count };
+    let mut params = PackParams { ends: [blocks; PackParams::MOST], keys, ..PackParams::default() };
     params.tensors[0] = tensor;
-    params
+    Ok(params)
 }
 
 /// 16-bit elements of 16 bytes.

@@ -10,6 +10,7 @@ use flash_attention::{
     Backend, BackendKind, DType, Element, Kernel, Options, Plan, Problem, Request, TensorLayout, Tensors,
     reference,
 };
+use float8::F8E4M3;
 use half::f16;
 use proptest::prelude::*;
 
@@ -98,7 +99,8 @@ fn matches_the_reference<T: Element>(
     let expected = Expected::new(&problem, (q, k, v), reference::all(&problem));
     let drops = problem.dropout().is_some();
     for (backend, kernel) in kernels(T::DTYPE, schedule) {
-        if drops && !kernel.drops_weights() {
+        let is_refused = T::DTYPE == DType::E4m3 && kernel == Kernel::ForwardSm90;
+        if drops && (is_refused || !kernel.drops_weights()) {
             continue;
         }
         let request = Request { kernel: Some(kernel), ..Request::default() };
@@ -126,8 +128,8 @@ proptest! {
         shape in [1..3_usize, 1..3_usize, 1..80_usize],
         options in options(70),
         drops in any::<bool>(),
-        padding in prop::option::of(prop::sample::select(vec![3, 8])),
-        half in any::<bool>(),
+        padding in prop::option::of(prop::sample::select(vec![3, 8, 16])),
+        dtype in prop::sample::select(vec![DType::F32, DType::F16, DType::E4m3]),
         on_device in any::<bool>(),
         schedule in any::<u64>(),
     ) {
@@ -138,7 +140,12 @@ proptest! {
         };
         let order = padding.map_or(Order::Bshd, Order::Padded);
         // Tensor maps want rows at multiples of 16 bytes.
-        let d = if matches!(order, Order::Padded(8)) { shape[2].next_multiple_of(8) } else { shape[2] };
+        let d = match order {
+            _ if dtype == DType::E4m3 => shape[2].next_multiple_of(16),
+            Order::Padded(8) => shape[2].next_multiple_of(8),
+            _ => shape[2],
+        };
+        let order = if dtype == DType::E4m3 && padding.is_some() { Order::Padded(16) } else { order };
         let dropout = drops.then_some(Dropout { probability: 0.4, seed: schedule, offset: 3 });
         let batch = Batch {
             lengths: lengths.into_iter().map(used).collect(),
@@ -147,10 +154,10 @@ proptest! {
             order,
             options: Options { dropout, ..options },
         };
-        if half {
-            matches_the_reference::<f16>(&batch, on_device, schedule)?;
-        } else {
-            matches_the_reference::<f32>(&batch, on_device, schedule)?;
+        match dtype {
+            DType::E4m3 => matches_the_reference::<F8E4M3>(&batch, on_device, schedule)?,
+            DType::F16 => matches_the_reference::<f16>(&batch, on_device, schedule)?,
+            _ => matches_the_reference::<f32>(&batch, on_device, schedule)?,
         }
     }
 }
@@ -160,23 +167,30 @@ proptest! {
 #[test]
 fn blocks_of_keys_end_where_a_sequence_does() {
     for schedule in 0..8 {
-        let batch = Batch {
-            lengths: vec![[192, 400, 130], [250, 128, 0], [70, 400, 399], [130, 400, 256], [1, 300, 1]],
-            is_packed: schedule % 2 == 0,
-            shape: [[2, 1, 64], [1, 3, 128], [2, 1, 33], [2, 1, 129]][schedule % 4],
-            order: Order::Bshd,
-            options: Options { causal: schedule < 4, ..Options::default() },
-        };
-        let problem = batch.problem(DType::F16);
-        let inputs = inputs::<f16>(&problem);
-        let [q, k, v] = &inputs;
-        let expected = Expected::new(&problem, (q, k, v), reference::all(&problem));
-        let backend = Backend::simulator(schedule as u64);
-        let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
-        let (o, lse) = run(&backend, &backend.plan(&problem, &request).unwrap(), &inputs);
-        let report = expected.judge(&problem, &o, Some(&lse), DType::F32.roundoff());
-        assert!(report.passed(), "schedule {schedule}, {batch:?}: {report}");
+        let shape = [[2, 1, 64], [1, 3, 128], [2, 1, 33], [2, 1, 129]][schedule % 4];
+        end_where_a_sequence_does::<f16>(shape, schedule);
+        let shape = [[2, 1, 64], [1, 3, 128], [2, 1, 32], [1, 1, 256]][schedule % 4];
+        end_where_a_sequence_does::<F8E4M3>(shape, schedule);
     }
+}
+
+fn end_where_a_sequence_does<T: Element>(shape: [usize; 3], schedule: usize) {
+    let batch = Batch {
+        lengths: vec![[192, 400, 130], [250, 128, 0], [70, 400, 399], [130, 400, 256], [1, 300, 1]],
+        is_packed: schedule % 2 == 0,
+        shape,
+        order: Order::Bshd,
+        options: Options { causal: schedule < 4, ..Options::default() },
+    };
+    let problem = batch.problem(T::DTYPE);
+    let inputs = inputs::<T>(&problem);
+    let [q, k, v] = &inputs;
+    let expected = Expected::new(&problem, (q, k, v), reference::all(&problem));
+    let backend = Backend::simulator(schedule as u64);
+    let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+    let (o, lse) = run(&backend, &backend.plan(&problem, &request).unwrap(), &inputs);
+    let report = expected.judge(&problem, &o, Some(&lse), DType::F32.roundoff());
+    assert!(report.passed(), "schedule {schedule}, {batch:?}: {report}");
 }
 
 /// The same sequences, once cut short and once as long as that: masks, distances and dropped weights go by

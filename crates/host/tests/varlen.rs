@@ -6,13 +6,14 @@ mod common;
 use common::{Order, for_each_element, kernels, offsets, options, tensor};
 use flash_attention::accuracy::Expected;
 use flash_attention::backward::{BackwardInputs, BackwardOutputs, BackwardProblem, BackwardRequest};
-use flash_attention::forward::Outputs;
+use flash_attention::forward::{Descale, Factor, Outputs};
 use flash_attention::operation::{Data, Operation, Tensor};
 use flash_attention::sim::Sim;
 use flash_attention::{
     Backend, BackendKind, DType, Device, Element, Kernel, Options, Plan, Problem, Request, TensorLayout,
     Tensors, accuracy, reference,
 };
+use float8::F8E4M3;
 use half::f16;
 use proptest::prelude::*;
 
@@ -131,65 +132,101 @@ proptest! {
         shape in [1..3_usize, 1..3_usize, 1..80_usize],
         options in options(70),
         padded in any::<bool>(),
-        half in any::<bool>(),
+        dtype in prop::sample::select(vec![DType::F32, DType::F16, DType::E4m3]),
         mapped in any::<bool>(),
         more in prop::option::of(0..200_usize),
     ) {
-        let orders = if padded { [Order::Padded(if mapped { 8 } else { 3 }), Order::Bshd, Order::Bhsd] } else { [Order::Bshd; 3] };
         // Tensor maps want rows at multiples of 16 bytes.
-        let shape = if mapped { [shape[0], shape[1], shape[2].next_multiple_of(8)] } else { shape };
+        let chunk = match dtype {
+            DType::E4m3 => 16,
+            _ if mapped => 8,
+            _ => 1,
+        };
+        let padding = if chunk == 1 { 3 } else { chunk };
+        let orders = if padded { [Order::Padded(padding), Order::Bshd, Order::Bhsd] } else { [Order::Bshd; 3] };
+        let shape = [shape[0], shape[1], shape[2].next_multiple_of(chunk)];
         let packed = Packed { lengths, unused, shape, head_dim_v: None, orders, options };
-        if half { matches_the_reference::<f16>(&packed, more)? } else { matches_the_reference::<f32>(&packed, more)? }
+        match dtype {
+            DType::E4m3 => matches_the_reference::<F8E4M3>(&packed, more)?,
+            DType::F16 => matches_the_reference::<f16>(&packed, more)?,
+            _ => matches_the_reference::<f32>(&packed, more)?,
+        }
     }
 }
 
 /// Two blocks of `forward_sm90` go through the tiles of many sequences, whole ones and cut ones, in 8
-/// schedules, and leave the last to blocks of their own; heads start at multiples of 16 bytes and elsewhere.
+/// schedules, and leave the last to blocks of their own; heads start at multiples of 16 bytes and elsewhere,
+/// and in 8 bits each head of each sequence has a factor.
 #[test]
 fn blocks_go_through_tiles_of_many_sequences() {
     let mut grids = Vec::new();
     for schedule in 0..8 {
-        let packed = Packed {
-            lengths: vec![(192, 400), (0, 50), (250, 128), (70, 0), (130, 128)],
-            unused: 1,
-            shape: [[3, 1, 64], [1, 3, 128], [8, 1, 33], [8, 1, 129], [1, 2, 192]][schedule % 5],
-            head_dim_v: [None, None, None, None, Some(128)][schedule % 5],
-            orders: [Order::Bshd; 3],
-            options: Options { causal: schedule < 4, ..Options::default() },
-        };
-        let problem = packed.problem(DType::F16);
-        let [q, k, v] = &inputs::<f16>(&problem);
-        let device = Device { multiprocessors: 2, ..Sim::new(0).device().clone() };
-        let sim = Sim::of_device(device.clone(), schedule as u64);
-        let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
-        let plan = Plan::new(&problem, &device, &request).unwrap();
-        grids.push(plan.launches().last().unwrap().grid);
-        let mut o = vec![f16::from_f32(-77.0); problem.tensors().o.span()];
-        let mut lse = vec![-77.0; problem.lse_len()];
-        sim.run(&plan, (q, k, v), Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
-        let rows = reference::all(&problem);
-        let report = accuracy::check(&problem, (q, k, v), &o, Some(&lse), plan.score_roundoff(), &rows);
-        assert!(report.passed(), "schedule {schedule}, {packed:?}: {report}");
-        assert_eq!(lse.iter().filter(|&&lse| lse != -77.0).count(), rows.len());
+        let shapes = [[3, 1, 64], [1, 3, 128], [8, 1, 33], [8, 1, 129], [1, 2, 192]];
+        let head_dims_v = [None, None, None, None, Some(128)];
+        let shape = (shapes[schedule % 5], head_dims_v[schedule % 5]);
+        grids.push(go_through_sequences::<f16>(shape, schedule));
+        let shape = [[3, 1, 64], [1, 3, 128], [8, 1, 32], [1, 1, 256], [1, 2, 192]][schedule % 5];
+        grids.push(go_through_sequences::<F8E4M3>((shape, None), schedule));
     }
     assert!(grids.iter().any(|&grid| grid > 2), "{grids:?}");
+}
+
+/// The blocks of the last launch.
+fn go_through_sequences<T: Element>(
+    (shape, head_dim_v): ([usize; 3], Option<usize>),
+    schedule: usize,
+) -> u32 {
+    let factors =
+        |of: f32| Factor::Heads((0..5 * shape[0]).map(|head| of * (1.0 + head as f32 / 8.0)).collect());
+    let descale = Descale { q: factors(0.25), k: factors(0.5), v: factors(2.0) };
+    let packed = Packed {
+        lengths: vec![(192, 400), (0, 50), (250, 128), (70, 0), (130, 128)],
+        unused: 1,
+        shape,
+        head_dim_v,
+        orders: [Order::Bshd; 3],
+        options: Options {
+            causal: schedule < 4,
+            descale: (T::DTYPE == DType::E4m3).then_some(descale),
+            ..Options::default()
+        },
+    };
+    let problem = packed.problem(T::DTYPE);
+    let [q, k, v] = &inputs::<T>(&problem);
+    let device = Device { multiprocessors: 2, ..Sim::new(0).device().clone() };
+    let sim = Sim::of_device(device.clone(), schedule as u64);
+    let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+    let plan = Plan::new(&problem, &device, &request).unwrap();
+    let mut o = vec![T::Output::from_f32(-77.0); problem.tensors().o.span()];
+    let mut lse = vec![-77.0; problem.lse_len()];
+    sim.run(&plan, (q, k, v), Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
+    let rows = reference::all(&problem);
+    let report = accuracy::check(&problem, (q, k, v), &o, Some(&lse), plan.score_roundoff(), &rows);
+    assert!(report.passed(), "schedule {schedule}, {packed:?}: {report}");
+    assert_eq!(lse.iter().filter(|&&lse| lse != -77.0).count(), rows.len());
+    plan.launches().last().unwrap().grid
 }
 
 /// What follows a sequence in memory, and what comes before it, is NaN: nothing of it may come through.
 #[test]
 fn neighbours_do_not_leak_even_if_they_are_nan() {
+    neighbours_do_not_leak(f16::NAN, 40);
+    neighbours_do_not_leak(F8E4M3::NAN, 48);
+}
+
+fn neighbours_do_not_leak<T: Element>(nan: T, head_dim: usize) {
     for (causal, window) in [(false, (None, None)), (true, (None, None)), (false, (Some(20), Some(3)))] {
         let packed = Packed {
             // 127 and 191 are a row less than whole blocks of 64, 96 or 128 keys.
             lengths: vec![(33, 127), (0, 5), (40, 191), (5, 0), (70, 37)],
             unused: 1,
-            shape: [1, 2, 40],
+            shape: [1, 2, head_dim],
             head_dim_v: None,
             orders: [Order::Bshd; 3],
             options: Options { causal, window, ..Options::default() },
         };
-        let problem = packed.problem(DType::F16);
-        let clean = inputs::<f16>(&problem);
+        let problem = packed.problem(T::DTYPE);
+        let clean = inputs::<T>(&problem);
         for batch in 0..problem.batch() {
             let mut inputs = clean.clone();
             let Tensors { q, k, v, o } = problem.tensors();
@@ -200,17 +237,18 @@ fn neighbours_do_not_leak_even_if_they_are_nan() {
                 let row = layout.stride_seq;
                 for_each_element(layout, |at| {
                     if !rows.contains(&(at / row)) {
-                        values[at] = f16::NAN;
+                        values[at] = nan;
                     }
                 });
             }
-            for subject in kernels(DType::F16, 3) {
+            for subject in kernels(T::DTYPE, 3) {
                 let (expected, expected_lse, _) = run(&subject, &problem, &clean);
                 let (out, lse, _) = run(&subject, &problem, &inputs);
                 for (row, head) in (0..queries.len()).flat_map(|row| [(row, 0), (row, 1)]) {
                     let at = problem.query_index(o, batch, row, head);
                     let what = format!("{}, sequence {batch}, row {row}", subject.1);
-                    assert_eq!(out[at..at + 40], expected[at..at + 40], "{what}");
+                    let alike = (0..head_dim).all(|i| out[at + i].to_f32() == expected[at + i].to_f32());
+                    assert!(alike, "{what}");
                     let at = problem.lse_index(batch, head, row);
                     assert_eq!(lse[at], expected_lse[at], "{what}");
                 }

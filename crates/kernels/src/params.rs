@@ -23,7 +23,7 @@ pub use decode::DecodeParams;
 pub use divisor::Divisor;
 pub use functions::{FunctionData, MAX_FUNCTION_TENSORS, MAX_FUNCTION_VALUES};
 pub use merge::{MAX_PARTS, MergeParams, MergePart};
-pub use pack::{CopiesBeside, PackParams, PackTensor};
+pub use pack::{CopiesBeside, KeySequences, PackParams, PackTensor};
 pub use schedule::ScheduleParams;
 pub use widen::{WidenParams, WidenTensor};
 

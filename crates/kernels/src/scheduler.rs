@@ -36,7 +36,7 @@ impl Rows {
     /// # Safety
     /// The offsets are readable for one more than `batch`, and do not decrease.
     #[inline(always)]
-    unsafe fn of_sequence(cu_seqlens: u64, batch: u32, len: u32) -> Self {
+    pub(crate) unsafe fn of_sequence(cu_seqlens: u64, batch: u32, len: u32) -> Self {
         if cu_seqlens == 0 {
             return Self { first: 0, len };
         }
@@ -52,7 +52,7 @@ impl Rows {
     /// # Safety
     /// The list is readable at `batch`.
     #[inline(always)]
-    unsafe fn used(self, seqused: u64, batch: u32) -> Self {
+    pub(crate) unsafe fn used(self, seqused: u64, batch: u32) -> Self {
         if seqused == 0 {
             return self;
         }

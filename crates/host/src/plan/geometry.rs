@@ -182,12 +182,6 @@ pub(super) fn unfit_in_e4m3(problem: &Problem) -> Option<String> {
     if problem.dropout().is_some() {
         return Some("in e4m3 it drops no weights".to_owned());
     }
-    if problem.is_packed() {
-        return Some("in e4m3 it takes no packed sequences".to_owned());
-    }
-    if problem.has_seqused_k() {
-        return Some("in e4m3 sequences use all keys".to_owned());
-    }
     let Tensors { q, k, v, .. } = problem.tensors();
     [("q", q), ("k", k), ("v", v)].into_iter().find_map(|(name, layout)| unaligned(name, layout))
 }

@@ -154,7 +154,7 @@ impl Packed {
         let (entry, blocks) = if problem.dtype() == DType::E4m3 {
             let missing = || unsupported_dtype(Kernel::ForwardSm90.name(), Algorithm::Transpose, DType::E4m3);
             let v = &problem.tensors().v;
-            let head_blocks = transpose::head_blocks(v.head_dim as u32, v.seqlen as u32);
+            let head_blocks = transpose::head_blocks(v.head_dim as u32, positions(problem) as u32);
             let entry = entries().find(|entry| entry.algorithm == Algorithm::Transpose);
             let blocks = u128::from(head_blocks) * (v.batch * v.heads) as u128;
             (entry.ok_or_else(missing)?, checked_grid(blocks)?)
@@ -211,10 +211,18 @@ fn copy_cycles(bytes: f64, device: &Device) -> f64 {
     LAUNCH_CYCLES + bytes / (f64::from(device.multiprocessors.max(1)) * BYTES_PER_CYCLE)
 }
 
-/// The copy of V, [B, H, D, S] with S in whole products, contiguous.
+/// Positions of a row of V's copy: all keys in whole products, and those between packed sequences.
+fn positions(problem: &Problem) -> usize {
+    let keys = problem.tensors().v.seqlen;
+    let sequences = if problem.is_packed() { problem.batch() } else { 0 };
+    let positions = transpose::first_position(keys as u32, sequences as u32) as usize;
+    positions.next_multiple_of(transpose::KEYS as usize)
+}
+
+/// The copy of V, [B, H, D, S] with as many positions as [`positions`] says, contiguous.
 fn transposed(problem: &Problem) -> Packed {
-    let TensorLayout { batch, seqlen, heads, head_dim, .. } = problem.tensors().v;
-    let row = seqlen.next_multiple_of(transpose::KEYS as usize);
+    let TensorLayout { batch, heads, head_dim, .. } = problem.tensors().v;
+    let row = positions(problem);
     let stride_head = head_dim.saturating_mul(row);
     let stride_batch = heads.saturating_mul(stride_head);
     let layout = TensorLayout::strided([batch, head_dim, heads, row], [stride_batch, row, stride_head, 1]);

@@ -183,6 +183,9 @@ pub fn untouched_outside<T: Element>(layout: &TensorLayout, values: &[T], value:
 pub fn kernels(dtype: DType, schedule: u64) -> Vec<(Backend, Kernel)> {
     let sim = |kernel| (Backend::simulator(schedule), kernel);
     let cpu = |kernel| (Backend::open(Some(BackendKind::Cpu)).unwrap(), kernel);
+    if dtype == DType::E4m3 {
+        return vec![sim(Kernel::ForwardSm90), cpu(Kernel::ForwardCpu)];
+    }
     let mut all =
         vec![sim(Kernel::ForwardSimt), sim(Kernel::Standard), cpu(Kernel::ForwardCpu), cpu(Kernel::Standard)];
     if dtype != DType::F32 {

@@ -8,13 +8,19 @@
 //! with V: of two blocks of eight keys it has the pair t of each, where A has four neighbours from 4t on. The
 //! pairs 0 1 2 3 | 4 5 6 7 become 0 4 1 5 2 6 3 7.
 //!
+//! Blocks of keys begin at multiples of 16 bytes, and reach beyond a sequence's keys, where a weight of 0 must
+//! meet a number. So the keys of packed sequences lie further apart than in V ([`first_position`]), with
+//! zeros between them, and so do keys that a sequence does not use become zeros.
+//!
 //! Each thread reads four columns of 16 keys and writes 16 keys of four columns; it has all that it needs in
 //! registers. The lanes of a warp read whole sectors of 32 bytes, and write two next to one another.
 
 use core::hint::assert_unchecked;
 
-use crate::params::{PackParams, PackTensor};
+use crate::config::Sm90Config;
+use crate::params::{KeySequences, PackParams, PackTensor};
 use crate::ptx::{global, grid, index};
+use crate::scheduler::Rows;
 
 /// Threads of a block.
 pub const THREADS: u32 = 256;
@@ -27,6 +33,16 @@ pub const KEYS: u32 = 32;
 
 /// Keys that change places among one another.
 const GROUP: u32 = 16;
+
+/// Positions that packed sequences lie further apart than their keys: as many as a block of keys reaches
+/// beyond them, and what rounding to a group takes away.
+const GAP: u32 = Sm90Config::MAX_SUMMED + GROUP;
+
+/// Where the copy of a packed sequence begins, whose first key is `first` in V, by its index.
+#[inline(always)]
+pub const fn first_position(first: u32, sequence: u32) -> u32 {
+    first.next_multiple_of(GROUP) + GAP * sequence
+}
 
 /// Columns that a thread reads at once, and a warp.
 const COLUMNS: u32 = 4;
@@ -42,14 +58,14 @@ pub const fn head_blocks(columns: u32, keys: u32) -> u32 {
 }
 
 /// Copies the first of the tensors, whose elements have 8 bits: [B, S, H, D] to [B, H, D, 16·`chunks`],
-/// contiguous.
+/// contiguous. Of packed sequences, B is 1, and each begins at its [`first_position`].
 ///
 /// Launch: the last of `params.ends` blocks of [`THREADS`] threads, without shared memory.
 ///
 /// # Safety
 /// `params` describes valid device memory, rows start at multiples of 4 bytes and have multiples of 4
-/// columns, `chunks` times 16 keys are no fewer than there are, the target overlaps nothing, and the launch
-/// is as above.
+/// columns, `chunks` times 16 positions are no fewer than its sequences have, the target overlaps nothing, and
+/// the launch is as above.
 #[inline(always)]
 pub unsafe fn transpose(params: &PackParams) {
     grid::launch_dependents();
@@ -67,9 +83,61 @@ pub unsafe fn transpose(params: &PackParams) {
     let column = unit % units * WARP_COLUMNS + lane % quads * COLUMNS;
     let chunk = (unit / units * WARP_KEYS + lane / quads * GROUP) / GROUP;
     if column < tensor.columns && chunk < tensor.chunks {
+        let (batch, head) = (sequence_head / heads, sequence_head % heads);
         // SAFETY: the tensor is valid memory, which has these columns, and its copy has the chunk.
-        unsafe { transpose_chunk(tensor, (sequence_head / heads, sequence_head % heads), column, chunk) };
+        unsafe {
+            let source = Source::of(params, batch, GROUP * chunk);
+            transpose_chunk(tensor, (&source, batch, head), column, chunk);
+        }
     }
+}
+
+/// The keys of a chunk.
+struct Source {
+    /// The row of its first.
+    row: u32,
+    /// How many there are from that one on.
+    keys: u32,
+}
+
+impl Source {
+    /// Those whose copy begins at a position of a batch index.
+    ///
+    /// # Safety
+    /// The offsets and lengths of `params` are readable, and the copy has the position.
+    #[inline(always)]
+    unsafe fn of(params: &PackParams, batch: u32, position: u32) -> Self {
+        let sequences = &params.keys;
+        // SAFETY: the offsets are readable, of a sequence that exists.
+        unsafe {
+            let sequence = if sequences.count > 0 { sequence_at(sequences, position) } else { batch };
+            let rows = Rows::of_sequence(sequences.cu_seqlens, sequence, params.tensors[0].rows);
+            let key =
+                if sequences.count > 0 { position - first_position(rows.first, sequence) } else { position };
+            let used = rows.used(sequences.seqused, sequence).len;
+            Self { row: rows.first + key, keys: used.saturating_sub(key) }
+        }
+    }
+}
+
+/// The packed sequence whose copy a position belongs to.
+///
+/// # Safety
+/// The offsets are readable.
+#[inline(always)]
+unsafe fn sequence_at(sequences: &KeySequences, position: u32) -> u32 {
+    let (mut first, mut end) = (0, sequences.count);
+    while end - first > 1 {
+        let middle = first.midpoint(end);
+        // SAFETY: there is such a sequence.
+        let key = unsafe { global::load_b32_if(true, sequences.cu_seqlens + 4 * middle as u64) };
+        if first_position(key, middle) <= position {
+            first = middle;
+        } else {
+            end = middle;
+        }
+    }
+    first
 }
 
 /// Copies the 16 keys of a chunk, four columns of them.
@@ -77,14 +145,18 @@ pub unsafe fn transpose(params: &PackParams) {
 /// # Safety
 /// As [`transpose`]; there are such columns, and such a chunk.
 #[inline(always)]
-unsafe fn transpose_chunk(tensor: &PackTensor, (batch, head): (u32, u32), column: u32, chunk: u32) {
-    let key = GROUP * chunk;
+unsafe fn transpose_chunk(
+    tensor: &PackTensor,
+    (keys, batch, head): (&Source, u32, u32),
+    column: u32,
+    chunk: u32,
+) {
     let strides = &tensor.strides;
-    let source = tensor.source + strides.offset(batch, key, head) + column as u64;
+    let source = tensor.source + strides.offset(batch, keys.row, head) + column as u64;
     let mut loaded = [0; GROUP as usize];
     let mut i = 0;
     while i < GROUP as usize {
-        let exists = key + (i as u32) < tensor.rows;
+        let exists = (i as u32) < keys.keys;
         // SAFETY: a key that exists has these four columns, at a multiple of 4 bytes.
         loaded[i] = unsafe { global::load_b32_if(exists, source + i as u64 * strides.row) };
         i += 1;

@@ -22,6 +22,20 @@ pub struct PackParams {
     pub counters: u64,
     /// Counters that are set to 0.
     pub cleared: u32,
+    /// Whose keys `attention::transpose` copies; not read by `attention::pack`.
+    pub keys: KeySequences,
+}
+
+/// Sequences of keys that lie behind one another, or of which not all are used.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeySequences {
+    /// u32 offsets, one more than there are sequences; 0 where each has a batch index.
+    pub cu_seqlens: u64,
+    /// How many keys of each are used, int32; 0 where all are.
+    pub seqused: u64,
+    /// Sequences that lie behind one another; 0 where each has a batch index.
+    pub count: u32,
 }
 
 impl PackParams {

@@ -77,8 +77,7 @@ impl Takes for Target {
             return false;
         }
         // `forward_sm90` in e4m3; the CPU, which has no entries, takes all.
-        let is_refused = drops || problem.cu_seqlens().is_some() || problem.has_seqused_k();
-        if self.dtype == DType::E4m3 && !self.entries.is_empty() && is_refused {
+        if self.dtype == DType::E4m3 && !self.entries.is_empty() && drops {
             return false;
         }
         // Narrower Q and K have tiles of one width.

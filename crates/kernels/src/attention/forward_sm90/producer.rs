@@ -157,7 +157,7 @@ pub(super) unsafe fn copy_values<T: Tile>(params: &PersistentParams, maps: Maps,
         let mut schedule = TileSlots::consumer(pipeline.schedule());
         let mut values = Copies { ring, first: pipeline.v(), maps: maps.v() };
         while schedule.wait() {
-            let place = schedule.keys::<T>();
+            let place = schedule.values::<T>(params);
             place.wait_for_copies::<T>(&params.copies);
             let mut pass = 0;
             while pass < T::Alignment::passes(&params.attention) {

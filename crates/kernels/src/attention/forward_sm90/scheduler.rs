@@ -4,10 +4,12 @@ use core::marker::PhantomData;
 
 use super::cached::{self, next};
 use super::key_blocks::KeyBlocks;
+use super::operand::Operand as _;
 use super::seen_blocks::SeenBlocks;
 use super::tile::Tile;
 use super::{Pipeline, first_row};
 use crate::attention::alignment::Alignment as _;
+use crate::attention::transpose;
 use crate::functions::{MaskMod as _, Queries};
 use crate::hopper::roles::leads_warp;
 use crate::hopper::scheduler::{Announced, Slots};
@@ -299,6 +301,17 @@ impl TileSlots {
             batch: self.word(19),
             slot: if T::MaskMod::KNOWS_BLOCKS { self.address() } else { 0 },
         }
+    }
+
+    /// As [`Self::keys`], of V: where it is transposed, a packed sequence's keys begin elsewhere than K's.
+    #[inline(always)]
+    pub(super) fn values<T: Tile>(&self, params: &PersistentParams) -> Keys {
+        let keys = self.keys::<T>();
+        if !T::Element::TRANSPOSES_VALUES || params.sequences == 0 {
+            return keys;
+        }
+        let WorkTile { batch, keys: Rows { first, .. }, .. } = self.work();
+        Keys { row: transpose::first_position(first, batch) + (keys.row - first), ..keys }
     }
 
     /// [`PersistentParams::o_by_rows`], read again by each call.

@@ -227,11 +227,6 @@ fn place_tensors(draw: &mut Draw, case: &mut Attention, size: Size) {
 fn suit_hopper(draw: &mut Draw, case: &mut Attention) {
     align_columns(case, CHUNK);
     case.dropout = 0.0;
-    if let Some([seq, kv_seq]) = case.sequences.iter().copied().max() {
-        (case.seq, case.kv_seq) = (seq.max(1), kv_seq.max(1));
-        (case.sequences, case.tail) = (Vec::new(), [0; 2]);
-    }
-    case.used = Vec::new();
     if draw.once_in(2) {
         case.values = Data::MeanOne;
     }

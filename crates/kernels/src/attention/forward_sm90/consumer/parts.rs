@@ -26,7 +26,7 @@ impl<T: Tile> Consumer<T> {
         let [q, k, v] = params.descale;
         let attention = params.attention;
         // SAFETY: the factors that the launch describes are readable, and the head is one of theirs.
-        let factor = |of: &Descale| unsafe { of.of(slots.keys::<T>().batch, slots.keys::<T>().head) };
+        let factor = |of: &Descale| unsafe { of.of(slots.work().batch, slots.keys::<T>().head) };
         let softmax_scale = attention.softmax_scale * factor(&q) * factor(&k);
         let of_tile =
             PersistentParams { attention: AttentionParams { softmax_scale, ..attention }, ..*params };
