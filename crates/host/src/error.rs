@@ -175,11 +175,13 @@ pub enum Error {
         /// The problem's.
         expected: DType,
     },
-    /// A cache in e4m3, or one with packed queries, starts where tensor maps cannot.
+    /// A tensor in e4m3, or of packed queries over a cache, starts where tensor maps cannot, and no other
+    /// kernel takes it.
     #[error(
-        "{tensor} is at address {address:#x}; with packed queries, or in e4m3, a multiple of 16 is needed"
+        "{tensor} is at address {address:#x}; in e4m3, or with packed queries over a cache, a multiple of 16 is \
+         needed"
     )]
-    UnalignedCache {
+    UnalignedTensor {
         /// Q, K or V.
         tensor: &'static str,
         /// Where it starts.

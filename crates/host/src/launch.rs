@@ -23,7 +23,7 @@ use crate::plan::{
 };
 use crate::plan::{Launch, LaunchDetails};
 use crate::tensor_map::TensorMap;
-use crate::{Error, Problem, Result, TensorLayout, Tensors};
+use crate::{DType, Error, Problem, Result, TensorLayout, Tensors};
 
 /// Addresses of a problem's tensors on the device that runs it (host addresses in the simulator).
 ///
@@ -82,6 +82,11 @@ pub(crate) fn params(
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Params> {
     let Launch { entry, details: LaunchDetails { packed, schedule, splits, .. }, .. } = launch;
+    if problem.dtype() == DType::E4m3 {
+        [("q", addresses.q), ("k", addresses.k), ("v", addresses.v)]
+            .into_iter()
+            .try_for_each(check_aligned)?;
+    }
     if matches!(entry.algorithm, Algorithm::Pack | Algorithm::Transpose) {
         check_workspace(addresses.workspace, packed.bytes)?;
         let Tensors { q, k, v, .. } = problem.tensors();
@@ -200,6 +205,11 @@ fn persistent_params(
         cache: CacheParams::default(),
     };
     Ok(Mapped { maps, params })
+}
+
+/// Refuses what tensor maps cannot start at, where no other kernel takes the problem.
+pub(crate) fn check_aligned((tensor, address): (&'static str, u64)) -> Result<()> {
+    if address.is_multiple_of(16) { Ok(()) } else { Err(Error::UnalignedTensor { tensor, address }) }
 }
 
 /// Refuses a workspace that is not there, or where no copy may begin; the plan needs so many bytes.
@@ -413,7 +423,7 @@ mod tests {
     use super::*;
     use crate::plan::plan;
     use crate::sim::Sim;
-    use crate::{DType, Kernel, Options, Request, Tensors};
+    use crate::{Kernel, Options, Request};
 
     #[test]
     fn an_axis_of_one_index_has_no_stride() {
@@ -444,6 +454,28 @@ mod tests {
         assert_eq!(packed.tensors.map(|tensor| tensor.target), [4096, 4096 + 1024, 4096 + 2048, 0]);
         let last = packed.tensors[2];
         assert_eq!((last.source, last.end, last.rows, last.columns, last.chunks), (6, 6 + 540, 5, 9, 2));
+    }
+
+    #[test]
+    fn tensors_in_8_bits_start_at_multiples_of_16_bytes() {
+        let layout = TensorLayout::bshd(2, 5, 3, 16);
+        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+        let problem = Problem::new(tensors, DType::E4m3, Options::default()).unwrap();
+        let plan = plan(&problem, Sim::new(0).device(), &Request::default()).unwrap();
+        let at = |[q, k, v]: [u64; 3]| {
+            let addresses = Addresses { q, k, v, o: 2, workspace: 4096, ..Addresses::default() };
+            let no_maps = |_: &TensorMap| Ok(tma::TensorMap::default());
+            // The first launch says so, before anything has run.
+            params(&problem, &plan.launches[0], &addresses, no_maps)
+        };
+        assert!(at([16, 32, 48]).is_ok());
+        let needed = "in e4m3, or with packed queries over a cache, a multiple of 16 is needed";
+        for (index, tensor) in ["q", "k", "v"].into_iter().enumerate() {
+            let mut addresses = [16; 3];
+            addresses[index] = 24;
+            let error = at(addresses).unwrap_err().to_string();
+            assert_eq!(error, format!("{tensor} is at address 0x18; {needed}"));
+        }
     }
 
     #[test]

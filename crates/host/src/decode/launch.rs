@@ -10,10 +10,10 @@ use fa_kernels::ptx::tma;
 use super::DecodeProblem;
 use super::plan::{DecodeLaunchDetails, box_rows, pack_rows, pack_tiles};
 use crate::forward::{Addresses, PerHead};
-use crate::launch::{attention_params, check_workspace, class_map, needed, pages, strides};
+use crate::launch::{attention_params, check_aligned, check_workspace, class_map, needed, pages, strides};
 use crate::operation::Launch;
 use crate::tensor_map::{Dimension, TensorMap, swizzled};
-use crate::{Error, Problem, Result, TensorLayout};
+use crate::{Problem, Result, TensorLayout};
 
 /// Addresses of a decode problem's tensors on the device that runs it (host addresses in the simulator).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -126,11 +126,6 @@ pub(crate) fn params(
         None => (params, attention, place),
     };
     of_entry(problem.dense(), launch.entry, launch.details, (params, attention), &place, encode)
-}
-
-/// Refuses what tensor maps cannot start at, where no other kernel takes the problem.
-fn check_aligned((tensor, address): (&'static str, u64)) -> Result<()> {
-    if address.is_multiple_of(16) { Ok(()) } else { Err(Error::UnalignedCache { tensor, address }) }
 }
 
 /// [`params`] of a problem of the forward pass, whose keys are contiguous.

@@ -74,8 +74,14 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         file: "crates/kernels/src/attention/forward_sm90/consumer/parts.rs",
         entries: "e4m3",
-        tests: &["hopper_e4m3"],
+        tests: &["hopper_e4m3", "varlen"],
         defects: &[
+            defect(
+                "packed_factor",
+                "a packed sequence has the factors of the first one",
+                "of.of(slots.work().batch, slots.keys::<T>().head)",
+                "of.of(slots.keys::<T>().batch, slots.keys::<T>().head)",
+            ),
             defect(
                 "v_descale",
                 "the factor of 8-bit V is forgotten",
@@ -274,12 +280,20 @@ pub(super) const FAMILIES: &[Family] = &[
         file: "crates/kernels/src/attention/forward_sm90/scheduler.rs",
         entries: "forward_sm90",
         tests: &["hopper", "varlen"],
-        defects: &[defect(
-            "key_block",
-            "every second block of keys is the one before",
-            "self.row + block * T::BLOCK_N",
-            "self.row + (block & !1) * T::BLOCK_N",
-        )],
+        defects: &[
+            defect(
+                "key_block",
+                "every second block of keys is the one before",
+                "self.row + block * T::BLOCK_N",
+                "self.row + (block & !1) * T::BLOCK_N",
+            ),
+            defect(
+                "packed_values",
+                "8-bit V of a packed sequence is read where its keys are",
+                "transpose::first_position(first, batch) + (keys.row - first)",
+                "keys.row",
+            ),
+        ],
     },
     Family {
         file: "crates/kernels/src/hopper/scheduler.rs",
@@ -351,8 +365,14 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         file: "crates/kernels/src/attention/transpose.rs",
         entries: "transpose",
-        tests: &["hopper_e4m3"],
+        tests: &["hopper_e4m3", "varlen", "used_keys"],
         defects: &[
+            defect(
+                "transpose_used",
+                "keys that a sequence does not use are copied",
+                "rows.used(sequences.seqused, sequence).len",
+                "rows.len",
+            ),
             defect(
                 "transpose_order",
                 "two keys change places in V",
@@ -362,8 +382,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "transpose_tail",
                 "one row past the last key is read",
-                "key + (i as u32) < tensor.rows",
-                "key + (i as u32) <= tensor.rows",
+                "(i as u32) < keys.keys",
+                "(i as u32) <= keys.keys",
             ),
             defect(
                 "transpose_head",

@@ -74,7 +74,7 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "launch_landed",
                 "V of packed sequences is not fixed up",
-                "if problem.has_rows_behind_keys() { landed } else { 0 }",
+                "if problem.has_rows_behind_keys() && element_bytes == 2 { landed } else { 0 }",
                 "0",
             ),
             defect(
