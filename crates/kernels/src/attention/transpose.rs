@@ -8,8 +8,8 @@
 //! with V: of two blocks of eight keys it has the pair t of each, where A has four neighbours from 4t on. The
 //! pairs 0 1 2 3 | 4 5 6 7 become 0 4 1 5 2 6 3 7.
 //!
-//! Blocks of keys begin at multiples of 16 bytes, and reach beyond a sequence's keys, where a weight of 0 must
-//! meet a number. So the keys of packed sequences lie further apart than in V ([`first_position`]), with
+//! Blocks of keys begin at multiples of 16 bytes, and reach beyond a sequence's keys, where a weight of 0
+//! must meet a number. So the keys of packed sequences lie further apart than in V ([`first_position`]), with
 //! zeros between them, and so do keys that a sequence does not use become zeros.
 //!
 //! Each thread reads four columns of 16 keys and writes 16 keys of four columns; it has all that it needs in
@@ -64,8 +64,8 @@ pub const fn head_blocks(columns: u32, keys: u32) -> u32 {
 ///
 /// # Safety
 /// `params` describes valid device memory, rows start at multiples of 4 bytes and have multiples of 4
-/// columns, `chunks` times 16 positions are no fewer than its sequences have, the target overlaps nothing, and
-/// the launch is as above.
+/// columns, `chunks` times 16 positions are no fewer than its sequences have, the target overlaps nothing,
+/// and the launch is as above.
 #[inline(always)]
 pub unsafe fn transpose(params: &PackParams) {
     grid::launch_dependents();
