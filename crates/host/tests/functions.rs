@@ -243,8 +243,8 @@ fn without_keys_a_map_has_a_block() {
     }
 }
 
-/// More blocks of 128 keys than a tile has bits, so that one stands for several: each 32nd stretch is seen, and
-/// so the bits of the first blocks would take those of the last for their own.
+/// More blocks of 128 keys than a tile has bits, so that one stands for several. Each 32nd stretch is seen,
+/// so that the bits of the last blocks would show in those of the first, if there were too many.
 #[test]
 fn a_bit_stands_for_several_blocks_of_long_sequences() {
     let mut case = plain(Options::default(), DType::F16, 16, 6);
