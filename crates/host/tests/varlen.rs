@@ -164,23 +164,40 @@ fn blocks_go_through_tiles_of_many_sequences() {
         let shapes = [[3, 1, 64], [1, 3, 128], [8, 1, 33], [8, 1, 129], [1, 2, 192]];
         let head_dims_v = [None, None, None, None, Some(128)];
         let shape = (shapes[schedule % 5], head_dims_v[schedule % 5]);
-        grids.push(go_through_sequences::<f16>(shape, schedule));
+        grids.push(go_through_sequences::<f16>(&LENGTHS, shape, schedule));
         let shape = [[3, 1, 64], [1, 3, 128], [8, 1, 32], [1, 1, 256], [1, 2, 192]][schedule % 5];
-        grids.push(go_through_sequences::<F8E4M3>((shape, None), schedule));
+        grids.push(go_through_sequences::<F8E4M3>(&LENGTHS, (shape, None), schedule));
     }
     assert!(grids.iter().any(|&grid| grid > 2), "{grids:?}");
 }
 
+const LENGTHS: [(usize, usize); 5] = [(192, 400), (0, 50), (250, 128), (70, 0), (130, 128)];
+
+/// A lane each counts the tiles of 32 sequences: here are more, some without queries, and as many in a row.
+#[test]
+fn blocks_find_their_tiles_among_more_sequences_than_a_warp_has_lanes() {
+    for schedule in 0..4 {
+        let queries = |at: usize| match at {
+            0..40 => 0,
+            64 => 130,
+            _ => at * 7 % 3,
+        };
+        let lengths: Vec<_> = (0..75).map(|at| (queries((at + 29 * schedule) % 75), 1 + at % 5)).collect();
+        go_through_sequences::<f16>(&lengths, ([2, 1, 64], None), schedule);
+    }
+}
+
 /// The blocks of the last launch.
 fn go_through_sequences<T: Element>(
+    lengths: &[(usize, usize)],
     (shape, head_dim_v): ([usize; 3], Option<usize>),
     schedule: usize,
 ) -> u32 {
-    let factors =
-        |of: f32| Factor::Heads((0..5 * shape[0]).map(|head| of * (1.0 + head as f32 / 8.0)).collect());
+    let values = lengths.len() * shape[0];
+    let factors = |of: f32| Factor::Heads((0..values).map(|head| of * (1.0 + head as f32 / 8.0)).collect());
     let descale = Descale { q: factors(0.25), k: factors(0.5), v: factors(2.0) };
     let packed = Packed {
-        lengths: vec![(192, 400), (0, 50), (250, 128), (70, 0), (130, 128)],
+        lengths: lengths.to_vec(),
         unused: 1,
         shape,
         head_dim_v,

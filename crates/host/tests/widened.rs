@@ -182,6 +182,13 @@ fn every_head_dim_is_widened() {
     }
 }
 
+/// A lane each counts the tiles of 32 sequences.
+#[test]
+fn more_packed_sequences_than_a_warp_has_lanes() {
+    let queries: Vec<_> = (0..70).map(|at| if at < 40 { 0 } else { at % 3 }).collect();
+    Case { packed: true, ..Case::new(&queries, 20, [1, 2, 64, 64]) }.check();
+}
+
 #[test]
 fn pages_may_have_any_number_of_rows() {
     for (seed, size) in [1, 5, 8, 64, 100].into_iter().enumerate() {

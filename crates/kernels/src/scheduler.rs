@@ -4,7 +4,7 @@ use core::hint::assert_unchecked;
 
 use crate::mask::UNLIMITED;
 use crate::params::{AttentionParams, PersistentParams, ScheduleParams, Strides};
-use crate::ptx::{global, index};
+use crate::ptx::{global, index, warp};
 
 /// A block's share of the problem.
 #[derive(Clone, Copy, Debug)]
@@ -77,8 +77,9 @@ impl Rows {
 pub struct Tiles {
     /// Index of the first tile of the round at hand.
     round: u32,
-    /// The sequence at hand of a packed batch, and the index of its first tile.
-    batch: u32,
+    /// How many sequences of a packed batch are behind, in the order in which they are gone through, and how
+    /// many tiles they have.
+    passed: u32,
     first: u32,
 }
 
@@ -105,7 +106,7 @@ impl Tiles {
     ///
     /// # Safety
     /// As [`WorkTile::of_block`]; `params.tiles` is the number of all heads' tiles. Once there is none, this
-    /// is not called again.
+    /// is not called again. All 32 lanes of a warp of the block call it together.
     #[inline(always)]
     pub unsafe fn next(&mut self, params: &PersistentParams, block_m: u32) -> Option<WorkTile> {
         if params.schedule != 0 {
@@ -113,10 +114,10 @@ impl Tiles {
             return unsafe { self.take(params, block_m) };
         }
         let index = self.index(params, index::block(), index::blocks())?;
-        // SAFETY: the index is below the number of all heads' tiles, and the offsets are readable.
+        // SAFETY: the index is one of the tiles', offsets are readable, and all lanes are here.
         unsafe {
             if params.sequences > 0 {
-                return self.find(params, block_m, index);
+                return self.find(params, params.sequence_step, block_m, index);
             }
             Some(WorkTile::of_persistent(params, index))
         }
@@ -138,12 +139,13 @@ impl Tiles {
         // offsets are readable.
         unsafe {
             assert_unchecked(block_m > 0);
+            if params.sequences > 0 {
+                // From the first sequence on: this warp has no registers left for how far it came.
+                return Some((Self::default().find(params, 1, block_m, index)?, 0));
+            }
             // Found anew for each tile, where it would be kept in a register.
             let tiles = index::unknown(params.tiles) / params.cache.num_splits;
             assert_unchecked(tiles > 0);
-            if params.sequences > 0 {
-                return Some((self.find(params, block_m, index)?, 0));
-            }
             let of_split = PersistentParams { tiles, ..*params };
             Some((WorkTile::of_persistent(&of_split, index % tiles), index / tiles))
         }
@@ -162,7 +164,11 @@ impl Tiles {
             let index = if self.round == 0 {
                 index::block()
             } else {
-                index::blocks() + global::fetch_add(schedule + ScheduleParams::TAKEN, 1)
+                let mut taken = 0;
+                if index::reread_thread().is_multiple_of(32) {
+                    taken = global::fetch_add(schedule + ScheduleParams::TAKEN, 1);
+                }
+                index::blocks() + warp::broadcast(taken, 0)
             };
             self.round = 1;
             if params.sequences == 0 {
@@ -186,35 +192,55 @@ impl Tiles {
         }
     }
 
-    /// The tile of a packed batch with this index, which is above those found before.
+    /// The tile of a packed batch with this index, which is above those found before, where sequences come in
+    /// steps of so many. Each lane counts the tiles of a sequence, 32 at a time.
     ///
     /// # Safety
     /// As [`Self::next`].
     #[inline(always)]
-    unsafe fn find(&mut self, params: &PersistentParams, block_m: u32, index: u32) -> Option<WorkTile> {
-        let attention = &params.attention;
-        loop {
-            // SAFETY: the sequence is one of the batch, whose offsets are readable.
-            let queries = unsafe { Rows::of_sequence(attention.cu_seqlens_q, self.batch, 0) };
-            let head_tiles = queries.len.div_ceil(block_m);
-            let (tiles, place) = (head_tiles * attention.heads, index - self.first);
-            if place < tiles {
-                // SAFETY: the sequence has a tile there, swizzles have heads, and the offsets are readable.
-                return Some(unsafe {
-                    let (head, place) =
-                        in_swizzle(params.heads_per_swizzle, attention.heads, head_tiles, place);
-                    WorkTile::of_place(attention, head_tiles, place, head, self.batch)
-                });
-            }
-            self.first += tiles;
-            self.batch += params.sequence_step;
-            if self.batch >= params.sequences {
-                self.batch -= params.sequences;
-            }
-            if self.batch == 0 {
-                return None;
+    unsafe fn find(
+        &mut self,
+        params: &PersistentParams,
+        step: u32,
+        block_m: u32,
+        index: u32,
+    ) -> Option<WorkTile> {
+        let PersistentParams { attention, sequences, heads_per_swizzle, .. } = params;
+        while self.passed < *sequences {
+            // SAFETY: all lanes are here. A sequence that is there has readable offsets, and one that is found
+            // has a tile; swizzles have heads.
+            unsafe {
+                let place = self.passed + index::reread_thread() % 32;
+                let rows = if place < *sequences { sequence_rows(params, step, place).1.len } else { 0 };
+                let end = self.first + warp::inclusive_sum(rows.div_ceil(block_m) * attention.heads);
+                let behind = warp::ballot(end <= index).trailing_ones();
+                if behind > 0 {
+                    self.passed += behind;
+                    self.first = warp::broadcast(end, behind - 1);
+                }
+                if behind < 32 {
+                    let (batch, rows) = sequence_rows(params, step, self.passed);
+                    let (head_tiles, place) = (rows.len.div_ceil(block_m), index - self.first);
+                    let (head, place) = in_swizzle(*heads_per_swizzle, attention.heads, head_tiles, place);
+                    return Some(WorkTile::of_place(attention, head_tiles, place, head, batch));
+                }
             }
         }
+        None
+    }
+}
+
+/// The sequence of a packed batch that comes so many after the first, in steps of so many, and its queries.
+///
+/// # Safety
+/// There are more sequences, whose offsets are readable.
+#[inline(always)]
+unsafe fn sequence_rows(params: &PersistentParams, step: u32, place: u32) -> (u32, Rows) {
+    // SAFETY: as the caller says.
+    unsafe {
+        assert_unchecked(place < params.sequences);
+        let batch = place * step % params.sequences;
+        (batch, Rows::of_sequence(params.attention.cu_seqlens_q, batch, 0))
     }
 }
 

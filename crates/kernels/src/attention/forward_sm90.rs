@@ -97,32 +97,20 @@ pub unsafe fn forward_sm90<T: Tile>(params: &PersistentParams, maps: u64) {
         let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
         let maps = Maps { first: maps };
         if warpgroup == T::CONFIG.warpgroups() {
-            let mut scheduler = TileScheduler::<T>::new(pipeline.schedule());
-            let mut begun = false;
-            if leads_warp() {
-                begun = begin(params, maps, pipeline, &mut scheduler);
-            }
+            let mut scheduler = TileScheduler::<T>::new(pipeline);
+            let exists = begin(params, maps, pipeline, &mut scheduler);
             warp::sync();
             barrier::sync(0, T::CONFIG.threads());
             give_registers(T::CONFIG.registers().1);
             let warp = warp::broadcast(index::thread() / 32 % WARPS, 0);
-            if T::MaskMod::KNOWS_BLOCKS && warp == 3 {
-                return scheduler.run_by_warp(params, pipeline);
-            }
             match warp {
                 0 if T::IN_CACHE => {
                     cached::producer::copy_queries_and_keys(params, maps, pipeline);
                 }
                 1 if T::IN_CACHE => cached::producer::copy_values(params, maps, pipeline),
-                0 if leads_warp() => QueriesAndKeys::new(pipeline, maps).run(params, begun),
+                0 if leads_warp() => QueriesAndKeys::new(pipeline, maps).run(params, exists),
                 1 if leads_warp() => producer::copy_values(params, maps, pipeline),
-                3 if leads_warp() => {
-                    grid::launch_dependents();
-                    while begun {
-                        begun = scheduler.announce(params);
-                    }
-                    scheduler.end(params);
-                }
+                3 => scheduler.run(params, exists),
                 2 if T::Element::BYTES == 2 && fix_up::is_needed(params) => {
                     FixUp::new(pipeline).run(params);
                 }
@@ -141,7 +129,7 @@ pub unsafe fn forward_sm90<T: Tile>(params: &PersistentParams, maps: u64) {
 /// whether there is one, to those who go on from there.
 ///
 /// # Safety
-/// The first lanes of the last warpgroup's warps call this, in a launch as [`forward_sm90`] says, and a block
+/// All lanes of the last warpgroup's warps call this, in a launch as [`forward_sm90`] says, and a block
 /// barrier follows.
 #[inline(always)]
 unsafe fn begin<T: Tile>(
@@ -152,11 +140,14 @@ unsafe fn begin<T: Tile>(
 ) -> bool {
     // SAFETY: the launch is the kernel's, and who makes barriers uses no others before the block barrier.
     unsafe {
+        let leads = leads_warp();
         match index::thread() / 32 % WARPS {
             0 => {
-                tma::prefetch(maps.k());
-                tma::prefetch(maps.q());
-                pipeline.init(params);
+                if leads {
+                    tma::prefetch(maps.k());
+                    tma::prefetch(maps.q());
+                    pipeline.init(params);
+                }
                 if params.copies.are_there() {
                     return false; // Who announces the tile waits for its copies.
                 }
@@ -166,26 +157,36 @@ unsafe fn begin<T: Tile>(
                 }
                 let params = &scheduler::reread(params);
                 let Some(work) = Tiles::default().next(params, T::BLOCK_M) else { return false };
-                let place = Keys::of_tile::<T>(params, &work, 0);
-                QueriesAndKeys::new(pipeline, maps).begin(params, &work, &place);
+                if leads {
+                    let place = Keys::of_tile::<T>(params, &work, 0);
+                    QueriesAndKeys::new(pipeline, maps).begin(params, &work, &place);
+                }
                 true
             }
             1 => {
-                tma::prefetch(maps.v());
+                if leads {
+                    tma::prefetch(maps.v());
+                }
                 false
             }
             2 => {
-                if params.o_by_rows != 2 {
+                if leads && params.o_by_rows != 2 {
                     tma::prefetch(maps.o());
                 }
                 false
             }
             _ => {
-                pipeline.init_schedule(params);
+                if leads {
+                    pipeline.init_schedule(params);
+                }
                 if !params.copies.are_there() {
                     grid::wait();
                 }
-                !T::MaskMod::KNOWS_BLOCKS && scheduler.announce(params)
+                if T::IN_CACHE || T::MaskMod::KNOWS_BLOCKS || params.copies.are_there() {
+                    return true;
+                }
+                warp::sync(); // The others wait for the slot's barrier, which the first has made.
+                scheduler.announce_next(params)
             }
         }
     }

@@ -81,6 +81,27 @@ pub fn max(a: f32, b: f32) -> f32 {
     a.max(b)
 }
 
+/// The largest of three numbers by their bits as integers with a sign.
+#[inline(always)]
+pub fn max3_bits(a: f32, b: f32, c: f32) -> f32 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let d: u32;
+            // SAFETY: register arithmetic only.
+            unsafe {
+                asm!("{{", ".reg .s32 t;", "max.s32 t, {1}, {2};", "max.s32 {0}, t, {3};", "}}",
+                    out(reg32) d, in(reg32) a.to_bits(), in(reg32) b.to_bits(), in(reg32) c.to_bits(),
+                    options(pure, nomem, nostack))
+            }
+            f32::from_bits(d)
+        }
+        _ => {
+            let bits = |x: f32| x.to_bits() as i32;
+            f32::from_bits(bits(a).max(bits(b)).max(bits(c)) as u32)
+        }
+    }
+}
+
 /// tanh(x) to a relative error of 2^−11 (PTX ISA, `tanh.approx.f32`), and of 1.2e-5 on an H200, where all
 /// numbers were tried.
 #[inline(always)]

@@ -1,5 +1,7 @@
 //! Data exchange within a warp (PTX ISA, `shfl.sync`, `vote.sync`, `bar.warp.sync`).
 
+use super::index;
+
 #[cfg(target_arch = "nvptx64")]
 unsafe extern "unadjusted" {
     #[link_name = "llvm.nvvm.shfl.sync.bfly.f32"]
@@ -99,6 +101,23 @@ pub unsafe fn ballot(predicate: bool) -> u32 {
         }
         _ => { twin!(fa_sim::warp::ballot(predicate)) }
     }
+}
+
+/// The sum of `value` over the lanes up to this one.
+///
+/// # Safety
+/// All 32 lanes of the warp execute this call together.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn inclusive_sum(value: u32) -> u32 {
+    let (lane, mut sum, mut distance) = (index::reread_thread() % 32, value, 1);
+    while distance < 32 {
+        // SAFETY: all lanes are here.
+        let before = unsafe { shuffle(f32::from_bits(sum), lane.wrapping_sub(distance) % 32) }.to_bits();
+        sum += if lane >= distance { before } else { 0 };
+        distance *= 2;
+    }
+    sum
 }
 
 /// Waits for all lanes of the warp, and orders their shared-memory accesses before it against those

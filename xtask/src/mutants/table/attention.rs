@@ -254,6 +254,12 @@ pub(super) const FAMILIES: &[Family] = &[
                 "self.len.min(rows.max(1) as u32 - 1)",
             ),
             defect(
+                "found_behind",
+                "tiles of a packed batch are counted from the end of the 32 sequences that are looked at",
+                "warp::broadcast(end, behind - 1)",
+                "warp::broadcast(end, 31)",
+            ),
+            defect(
                 "tile_twice",
                 "of the tiles that are a block each the first is visited twice, and the last not",
                 "tiles + block - blocks",

@@ -53,7 +53,9 @@ pub(super) fn schedule(problem: &Problem, tile: &Tile, places: u32) -> Schedule 
         }
         (shares.longest() as f64, order)
     };
-    let steps = (1..batch.max(2)).filter(|&step| gcd(step, batch) == 1);
+    // What comes after so many steps is a product of 32 bits.
+    let most_steps = if batch > usize::from(u16::MAX) { 2 } else { batch.max(2) };
+    let steps = (1..most_steps).filter(|&step| gcd(step, batch) == 1);
     let order = |step| TileOrder {
         heads_per_swizzle: swizzle as u32,
         sequence_step: step as u32,

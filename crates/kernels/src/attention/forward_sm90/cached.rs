@@ -13,6 +13,7 @@ use crate::attention::alignment::Alignment;
 use crate::attention::splits::Splits;
 use crate::mask::KeyRange;
 use crate::params::PersistentParams;
+use crate::ptx::index;
 use crate::scheduler::{Tiles, WorkTile};
 use crate::tile::mma::Lane;
 
@@ -70,7 +71,7 @@ pub(super) unsafe fn next<T: Tile>(tiles: &mut Tiles, params: &PersistentParams)
     // SAFETY: as the caller says.
     unsafe {
         if T::IN_CACHE {
-            return tiles.next_of_splits(params, T::BLOCK_M >> params.cache.head_bits);
+            return tiles.next_of_splits(params, T::BLOCK_M >> index::unknown(params.cache.head_bits));
         }
         Some((tiles.next(params, T::BLOCK_M)?, 0))
     }

@@ -80,4 +80,5 @@ impl Operand for E4m3 {
 /// the same factor).
 impl Weight for E4m3 {
     const EXPONENT: f32 = P_LIMIT;
+    const MAX_BY_BITS: bool = true;
 }

@@ -1,6 +1,4 @@
-//! Which tile comes next: what one thread finds out of it, and all others read.
-
-use core::marker::PhantomData;
+//! Which tile comes next: what one warp finds out of it, and all others read.
 
 use super::cached::{self, next};
 use super::key_blocks::KeyBlocks;
@@ -87,45 +85,34 @@ impl Keys {
     }
 }
 
-/// The thread that finds the tiles of its block, and announces them.
-pub(super) struct TileScheduler<T> {
+/// The warp that finds the tiles of its block, and announces them.
+pub(super) struct TileScheduler<T: Tile> {
+    pipeline: Pipeline<T>,
     slots: TileSlots,
     tiles: Tiles,
-    tile: PhantomData<T>,
 }
 
 impl<T: Tile> TileScheduler<T> {
-    /// In the slots at `address`.
-    ///
     /// # Safety
-    /// One thread of the block has a scheduler, in a launch as [`forward_sm90`](super::forward_sm90) says.
+    /// One warp of the block has a scheduler, in a launch as [`forward_sm90`](super::forward_sm90) says.
     #[inline(always)]
-    pub(super) unsafe fn new(address: u32) -> Self {
-        // SAFETY: one thread announces, in slots that are made before others wait.
-        let slots = unsafe { TileSlots::producer(address) };
-        Self { slots, tiles: Tiles::default(), tile: PhantomData }
+    pub(super) unsafe fn new(pipeline: Pipeline<T>) -> Self {
+        // SAFETY: one warp announces, in slots that are made before others wait.
+        let slots = unsafe { TileSlots::producer(pipeline.schedule()) };
+        Self { pipeline, slots, tiles: Tiles::default() }
     }
 
-    /// Announces the next tile, if there is one, which it says.
-    #[inline(always)]
-    pub(super) fn announce(&mut self, params: &PersistentParams) -> bool {
-        let params = reread(params);
-        // SAFETY: the launch's parameters describe its sequences.
-        let Some((work, split)) = (unsafe { next::<T>(&mut self.tiles, &params) }) else { return false };
-        // SAFETY: the slot is this thread's, and the tile one of the launch.
-        self.slots.announce(|slot| unsafe { write::<T>(slot, &params, &work, split) });
-        true
-    }
-
-    /// Announces all tiles, by the lanes of a warp, which ask the mask function about their blocks.
+    /// Announces all further tiles, if there are any, and then that there is none.
     ///
     /// # Safety
-    /// All lanes call this together.
+    /// As [`Self::announce`].
     #[inline(always)]
-    pub(super) unsafe fn run_by_warp(mut self, params: &PersistentParams, pipeline: Pipeline<T>) {
+    pub(super) unsafe fn run(mut self, params: &PersistentParams, mut exists: bool) {
         grid::launch_dependents();
-        // SAFETY: all lanes are here.
-        while unsafe { self.announce_by_warp(params, pipeline) } {}
+        while exists {
+            // SAFETY: all lanes are here.
+            exists = unsafe { self.announce_next(params) };
+        }
         if leads_warp() {
             self.end(params);
         }
@@ -134,34 +121,51 @@ impl<T: Tile> TileScheduler<T> {
     /// Announces the next tile, if there is one, which it says.
     ///
     /// # Safety
-    /// As [`Self::run_by_warp`].
+    /// As [`Self::announce`].
     #[inline(always)]
-    unsafe fn announce_by_warp(&mut self, params: &PersistentParams, pipeline: Pipeline<T>) -> bool {
-        let (params, leads) = (reread(params), leads_warp());
-        let slot = self.slots.acquire();
-        let mut exists = false;
-        // SAFETY: the launch's parameters describe its sequences, the slot is this warp's, and a tile is one
-        // of the launch. All lanes are here.
-        unsafe {
-            if leads && let Some((work, split)) = next::<T>(&mut self.tiles, &params) {
-                write::<T>(slot, &params, &work, split);
-                exists = true;
-            }
-            warp::sync(); // The other lanes read what the first has written.
-            if warp::broadcast(exists.into(), 0) == 0 {
-                return false;
-            }
-            let blocks = TileSlots::blocks(slot);
-            SeenBlocks::<T>::of_slot(pipeline, slot, blocks).find(&params, slot, blocks);
+    pub(super) unsafe fn announce_next(&mut self, params: &PersistentParams) -> bool {
+        if T::IN_CACHE {
+            // Here, where there is no tile yet to keep in registers meanwhile.
+            self.slots.acquire();
         }
-        self.slots.fill_by(leads);
+        let params = reread(params);
+        // SAFETY: the launch's parameters describe its sequences, the tile is one of the launch, and all lanes
+        // are here.
+        unsafe {
+            let Some((work, split)) = next::<T>(&mut self.tiles, &params) else { return false };
+            self.announce(&params, &work, split);
+        }
         true
+    }
+
+    /// Announces a tile. Where the mask function knows blocks, it is asked about the tile's.
+    ///
+    /// # Safety
+    /// All lanes of the warp call this together, with a tile of the launch.
+    #[inline(always)]
+    unsafe fn announce(&mut self, params: &PersistentParams, work: &WorkTile, split: u32) {
+        // Read anew, in place of a register over all tiles.
+        let leads = || index::reread_thread().is_multiple_of(32);
+        let slot = if T::IN_CACHE { self.slots.address() } else { self.slots.acquire() };
+        // SAFETY: the slot is this warp's, and the tile one of the launch. All lanes are here.
+        unsafe {
+            warp::sync(); // All have seen the slot empty before it is empty again.
+            if leads() {
+                write::<T>(slot, params, work, split);
+            }
+            if T::MaskMod::KNOWS_BLOCKS {
+                warp::sync(); // The other lanes read what the first has written.
+                let blocks = TileSlots::blocks(slot);
+                SeenBlocks::<T>::of_slot(self.pipeline, slot, blocks).find(params, slot, blocks);
+            }
+        }
+        self.slots.fill_by(leads());
     }
 
     /// Announces that there is no further tile. A launch that did not wait for the one in front of it does so
     /// now: whoever waits for this one may count on both.
     #[inline(always)]
-    pub(super) fn end(mut self, params: &PersistentParams) {
+    fn end(mut self, params: &PersistentParams) {
         self.slots.announce_end();
         if params.copies.are_there() {
             grid::wait();
