@@ -18,8 +18,8 @@ use crate::decode;
 use crate::forward::{MAX_SEQLEN, PerHead};
 use crate::operation::Tensor;
 use crate::plan::{
-    CopyStage, Packed, PackedCopy, TileOrder, chunks, head_units, is_shifted, margin, residues, tiles,
-    unmapped, whole_tiles,
+    CopyStage, Packed, PackedCopy, TileOrder, chunks, chunks_in_e4m3, head_units, is_shifted, margin,
+    residues, tiles, unmapped, whole_tiles,
 };
 use crate::plan::{Launch, LaunchDetails};
 use crate::tensor_map::TensorMap;
@@ -83,9 +83,9 @@ pub(crate) fn params(
 ) -> Result<Params> {
     let Launch { entry, details: LaunchDetails { packed, schedule, splits, .. }, .. } = launch;
     if problem.dtype() == DType::E4m3 {
-        [("q", addresses.q), ("k", addresses.k), ("v", addresses.v)]
-            .into_iter()
-            .try_for_each(check_aligned)?;
+        // V is always copied.
+        let mapped = [("q", addresses.q), ("k", addresses.k)].into_iter().zip(packed.copies);
+        mapped.filter(|(_, copy)| copy.is_none()).try_for_each(|(tensor, _)| check_aligned(tensor))?;
     }
     if matches!(entry.algorithm, Algorithm::Pack | Algorithm::Transpose) {
         check_workspace(addresses.workspace, packed.bytes)?;
@@ -264,32 +264,43 @@ pub(crate) fn pack_params<const N: usize>(
     }
 }
 
-/// What the launch before `forward_sm90` in e4m3 copies of V, and where to.
+/// What the launch before `forward_sm90` in e4m3 copies of V, Q and K, and where to.
 fn transpose_params(problem: &Problem, packed: &Packed, addresses: &Addresses) -> Result<PackParams> {
-    let Some(PackedCopy { offset, layout }) = packed.copies[2] else { return Ok(PackParams::default()) };
-    let v = &problem.tensors().v;
-    let head_blocks = transpose::head_blocks(v.head_dim as u32, layout.head_dim as u32);
-    let tensor = PackTensor {
-        source: addresses.v,
-        end: addresses.v + v.span() as u64,
+    let Tensors { q, k, v, .. } = problem.tensors();
+    let [copy_q, copy_k, copy_v] = packed.copies;
+    let Some(copy_v) = copy_v else { return Ok(PackParams::default()) };
+    let tensor = |source, from: &TensorLayout, PackedCopy { offset, .. }| PackTensor {
+        source,
+        end: source + from.span() as u64,
         target: addresses.workspace + offset,
-        strides: strides(v),
-        rows: v.seqlen as u32,
-        heads: v.heads as u32,
-        columns: v.head_dim as u32,
-        chunks: (layout.head_dim / 16) as u32,
-        head_blocks,
+        strides: strides(from),
+        rows: from.seqlen as u32,
+        heads: from.heads as u32,
+        columns: from.head_dim as u32,
         group: 1,
-        unit_rows: 0,
+        ..PackTensor::default()
     };
-    // The plan checked that all blocks together are below 2^31.
-    let blocks = head_blocks * (v.batch * v.heads) as u32;
+    // Of V's copy, the columns are positions.
+    let positions = copy_v.layout.head_dim as u32;
+    let head_blocks = transpose::head_blocks(v.head_dim as u32, positions);
+    let of_v = PackTensor { chunks: positions / 16, head_blocks, ..tensor(addresses.v, v, copy_v) };
+    let rows = |source, from: &TensorLayout, copy: Option<PackedCopy>| {
+        copy.map_or_else(PackTensor::default, |copy| {
+            let chunks = chunks_in_e4m3(&copy.layout);
+            let head_blocks = transpose::row_blocks(from.seqlen as u32, chunks);
+            PackTensor { chunks, head_blocks, ..tensor(source, from, copy) }
+        })
+    };
     let AttentionParams { cu_seqlens_k, seqused_k, .. } = attention_params(problem, addresses)?;
     let count = if problem.is_packed() { problem.batch() as u32 } else { 0 };
-    let keys = KeySequences { cu_seqlens: cu_seqlens_k, seqused: seqused_k, count };
-    let mut params = PackParams { ends: [blocks; PackParams::MOST], keys, ..PackParams::default() };
-    params.tensors[0] = tensor;
-    Ok(params)
+    // The plan checked that all blocks together are below 2^31.
+    let [v_end, q_end, end] = packed.blocks_in_e4m3(problem).map(|end| end as u32);
+    Ok(PackParams {
+        tensors: [of_v, rows(addresses.q, q, copy_q), rows(addresses.k, k, copy_k), PackTensor::default()],
+        ends: [v_end, q_end, end, end],
+        keys: KeySequences { cu_seqlens: cu_seqlens_k, seqused: seqused_k, count },
+        ..PackParams::default()
+    })
 }
 
 /// 16-bit elements of 16 bytes.
@@ -468,14 +479,36 @@ mod tests {
             // The first launch says so, before anything has run.
             params(&problem, &plan.launches[0], &addresses, no_maps)
         };
-        assert!(at([16, 32, 48]).is_ok());
+        // V is transposed from wherever it starts.
+        assert!(at([16, 32, 49]).is_ok());
         let needed = "in e4m3, or with packed queries over a cache, a multiple of 16 is needed";
-        for (index, tensor) in ["q", "k", "v"].into_iter().enumerate() {
+        for (index, tensor) in ["q", "k"].into_iter().enumerate() {
             let mut addresses = [16; 3];
             addresses[index] = 24;
             let error = at(addresses).unwrap_err().to_string();
             assert_eq!(error, format!("{tensor} is at address 0x18; {needed}"));
         }
+    }
+
+    #[test]
+    fn rows_in_8_bits_are_copied_where_no_map_describes_them() {
+        let layout = |head_dim| TensorLayout::bshd(2, 5, 3, head_dim);
+        let tensors = Tensors { q: layout(17), k: layout(17), v: layout(16), o: layout(16) };
+        let problem = Problem::new(tensors, DType::E4m3, Options::default()).unwrap();
+        let plan = plan(&problem, Sim::new(0).device(), &Request::default()).unwrap();
+        let addresses = Addresses { q: 3, k: 5, v: 7, o: 2, workspace: 4096, ..Addresses::default() };
+        let no_maps = |_: &TensorMap| Ok(tma::TensorMap::default());
+        let Params::Pack(packed) = params(&problem, &plan.launches[0], &addresses, no_maps).unwrap() else {
+            panic!("the first launch copies")
+        };
+        // A block for each of six heads of each tensor. V's copy has rows of 32 positions, theirs 32 bytes.
+        assert_eq!((packed.ends, plan.launches[0].grid), ([6, 12, 18, 18], 18));
+        assert_eq!(packed.tensors.map(|tensor| tensor.target), [4096, 4096 + 3072, 4096 + 3072 + 1024, 0]);
+        assert_eq!(packed.tensors.map(|tensor| tensor.chunks), [2, 2, 2, 0]);
+        let last = packed.tensors[2];
+        assert_eq!((last.source, last.end, last.rows, last.columns), (5, 5 + 510, 5, 17));
+        // What is copied may start anywhere.
+        assert!(params(&problem, &plan.launches[1], &addresses, no_maps).is_ok());
     }
 
     #[test]

@@ -28,7 +28,8 @@ pub(crate) const P_LIMIT: f32 = 8.0;
 pub trait Weight {
     /// P's factor as a power of 2, from 0 to 8.
     const EXPONENT: f32;
-    /// Whether the maximum of scores is found by their bits, in fewer instructions of a step and a longer kernel.
+    /// Whether the maximum of a thread's 64 scores or more is found by their bits, in fewer instructions of a
+    /// step and a longer kernel.
     const MAX_BY_BITS: bool = false;
 }
 
@@ -247,7 +248,7 @@ impl<const LANES: u32, P: Weight> OnlineSoftmax<[f32; 2], LANES, P> {
         // SAFETY: all lanes of the warp are here.
         let max = unsafe {
             match lost {
-                None if P::MAX_BY_BITS && !MASKED => self.max_with(scores),
+                None if P::MAX_BY_BITS && !MASKED && S::LEN >= 64 => self.max_with(scores),
                 _ => {
                     let mut max = max_of_rows(scores);
                     if let Some(lost) = lost {

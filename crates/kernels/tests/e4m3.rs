@@ -5,7 +5,7 @@
 use std::sync::Mutex;
 
 use fa_kernels::attention::forward_sm90::Operand as _;
-use fa_kernels::attention::transpose::{KEYS, THREADS, head_blocks, transpose};
+use fa_kernels::attention::transpose::{KEYS, THREADS, head_blocks, row_blocks, transpose};
 use fa_kernels::element::E4m3;
 use fa_kernels::params::{PackParams, PackTensor, Strides};
 use fa_kernels::ptx::wgmma::{self, Accumulator};
@@ -23,9 +23,16 @@ fn key_at(place: usize) -> usize {
 
 #[test]
 fn v_is_transposed_wherever_its_rows_lie() {
-    for (seed, [b, s, h, d], gap) in
-        [(0, [1, 1, 1, 16], 0), (1, [2, 33, 3, 64], 0), (2, [1, 200, 2, 256], 16), (3, [3, 64, 1, 80], 48)]
-    {
+    for (seed, [b, s, h, d], gap) in [
+        (0, [1, 1, 1, 16], 0),
+        (1, [2, 33, 3, 64], 0),
+        (2, [1, 200, 2, 256], 16),
+        (3, [3, 64, 1, 80], 48),
+        (4, [2, 33, 3, 17], 0),
+        (5, [1, 40, 2, 129], 2),
+        (6, [1, 20, 1, 3], 1),
+        (7, [1, 50, 2, 70], 0),
+    ] {
         for bshd in [false, true] {
             check_transposed(seed, [b, s, h, d], gap, bshd);
         }
@@ -37,8 +44,8 @@ fn check_transposed(seed: u64, [b, s, h, d]: [usize; 4], gap: usize, bshd: bool)
     let [batch_step, row_step, head_step] =
         if bshd { [s * h * row, h * row, row] } else { [h * s * row, row, s * row] };
     let element = |index: usize| (index * 7919 % 251 + 1) as u8;
-    let words =
-        (0..b * s * h * row / 4).map(|word| u32::from_le_bytes([0, 1, 2, 3].map(|i| element(4 * word + i))));
+    let words = (0..(b * s * h * row).div_ceil(4))
+        .map(|word| u32::from_le_bytes([0, 1, 2, 3].map(|i| element(4 * word + i))));
     let view: Vec<u32> = words.collect();
     let keys = s.next_multiple_of(KEYS as usize);
     let mut copy = vec![u128::MAX; b * h * d * keys / 16 + 1];
@@ -79,6 +86,63 @@ fn check_transposed(seed: u64, [b, s, h, d]: [usize; 4], gap: usize, bshd: bool)
         assert_eq!(byte, expected, "[{b}, {s}, {h}, {d}] {batch} {head} {column} {key}");
     }
     assert!(rest.iter().all(|&byte| byte == 0xff), "wrote behind the copy");
+}
+
+#[test]
+fn rows_are_copied_wherever_they_start() {
+    for (seed, [b, s, h, d], gap) in [(0, [1, 1, 1, 1], 0), (1, [2, 33, 3, 17], 0), (2, [1, 90, 2, 129], 2)] {
+        check_copied(seed, [b, s, h, d], gap);
+    }
+}
+
+/// As the third of the tensors, none of which is another's.
+fn check_copied(seed: u64, [b, s, h, d]: [usize; 4], gap: usize) {
+    let row = d + gap;
+    let bytes = |index: usize| (index * 7919 % 251 + 1) as u8;
+    let view: Vec<u32> = (0..(b * s * h * row).div_ceil(4))
+        .map(|word| u32::from_le_bytes([0, 1, 2, 3].map(|i| bytes(4 * word + i))))
+        .collect();
+    let chunks = d.div_ceil(16);
+    let mut copy = vec![u128::MAX; b * h * s * chunks + 1];
+    let buffers = [Buffer::read("k", &view), Buffer::read_write("copy", &mut copy)];
+    let blocks = row_blocks(s as u32, chunks as u32);
+    let tensor = PackTensor {
+        source: buffers[0].address,
+        target: buffers[1].address,
+        strides: Strides { batch: (s * h * row) as u64, row: (h * row) as u64, head: row as u64 },
+        rows: s as u32,
+        heads: h as u32,
+        columns: d as u32,
+        chunks: chunks as u32,
+        head_blocks: blocks,
+        ..PackTensor::default()
+    };
+    let grid = blocks * (b * h) as u32;
+    let none = PackTensor::default();
+    let params =
+        PackParams { tensors: [none, none, tensor, none], ends: [0, 0, grid, grid], ..PackParams::default() };
+    let config = Launch {
+        name: "transpose",
+        grid,
+        block: THREADS,
+        shared_bytes: 0,
+        schedule: Schedule::from_seed(seed),
+        buffers: &buffers,
+    };
+    // SAFETY: the launch is as the kernel asks for, and the buffers are what the parameters describe.
+    launch(&config, &|| unsafe { transpose(&params) }).unwrap();
+    let copied: Vec<u8> = copy.iter().flat_map(|words| words.to_le_bytes()).collect();
+    for (at, &byte) in copied.iter().enumerate() {
+        let (line, column) = (at / (16 * chunks), at % (16 * chunks));
+        let (batch, head, of_head) = (line / s / h, line / s % h, line % s);
+        let source = batch * s * h * row + of_head * h * row + head * row + column;
+        let expected = match line < b * h * s {
+            true if column < d => bytes(source),
+            true => 0,
+            false => 0xff, // Behind the copy.
+        };
+        assert_eq!(byte, expected, "[{b}, {s}, {h}, {d}] {batch} {head} {of_head} {column}");
+    }
 }
 
 const WARPGROUP: u32 = 128;

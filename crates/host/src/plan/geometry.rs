@@ -171,30 +171,13 @@ pub(super) fn class_columns(problem: &Problem) -> Columns {
     Columns::of(problem).plus(residues(problem).last_shift() as usize)
 }
 
-/// Elements of 16 bytes in e4m3, which rows and heads start at multiples of.
+/// Elements of 16 bytes in e4m3, which tensor maps count strides in.
 const CHUNK_E4M3: usize = 16;
 
 /// Why a problem in e4m3 cannot be computed, if so.
 pub(super) fn unfit_in_e4m3(problem: &Problem) -> Option<String> {
-    if problem.dtype() != DType::E4m3 {
-        return None;
-    }
-    if problem.dropout().is_some() {
-        return Some("in e4m3 it drops no weights".to_owned());
-    }
-    let Tensors { q, k, v, .. } = problem.tensors();
-    [("q", q), ("k", k), ("v", v)].into_iter().find_map(|(name, layout)| unaligned(name, layout))
-}
-
-/// What of a tensor does not lie at multiples of 16 bytes.
-fn unaligned(name: &str, layout: &TensorLayout) -> Option<String> {
-    let head_dim = layout.head_dim;
-    if !head_dim.is_multiple_of(CHUNK_E4M3) {
-        return Some(format!(
-            "{name}'s head_dim is {head_dim}, and in e4m3 it takes multiples of {CHUNK_E4M3}"
-        ));
-    }
-    unmapped_in_e4m3(name, layout)
+    let is_unfit = problem.dtype() == DType::E4m3 && problem.dropout().is_some();
+    is_unfit.then(|| "in e4m3 it drops no weights".to_owned())
 }
 
 /// The stride of a tensor in e4m3 that one tensor map of all its heads cannot have, if there is one.

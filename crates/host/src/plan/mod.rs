@@ -28,7 +28,7 @@ pub(crate) use candidates::{
 pub(crate) use cost::{cached_heads, cached_kv_heads, tiles, whole_tiles};
 pub(crate) use geometry::{class_layout, is_shifted, margin, residues, unmapped, unmapped_in_e4m3};
 pub(crate) use order::{Key, Tuned, as_measured, fastest_first};
-pub(crate) use pack::{CopyStage, Packed, PackedCopy, chunks, head_units, pack_entry};
+pub(crate) use pack::{CopyStage, Packed, PackedCopy, chunks, chunks_in_e4m3, head_units, pack_entry};
 pub(crate) use schedule::TileOrder;
 pub(crate) use tile::{check_entry, check_fits, check_target, plan_entry, tile_too_large};
 pub(crate) use tuned::TUNED;

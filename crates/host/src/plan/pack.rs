@@ -6,7 +6,7 @@ use fa_kernels::entries::{Algorithm, Entry, entries};
 use super::beside::Beside;
 use super::candidates::{checked_grid, join, unsupported_dtype};
 use super::cost::h200::{BYTES_PER_CYCLE, LAUNCH_CYCLES};
-use super::geometry::{CHUNK, Columns, SECTOR, columns, is_shifted, unreadable};
+use super::geometry::{CHUNK, Columns, SECTOR, columns, is_shifted, unmapped_in_e4m3, unreadable};
 use super::{Kernel, Launch, LaunchDetails, geometry};
 use crate::{DType, Device, Problem, Result, TensorLayout, Tensors};
 
@@ -48,8 +48,7 @@ impl<const N: usize> Packed<N> {
             if is_copied {
                 let layout = packed_layout(tensor);
                 *copy = Some(PackedCopy { offset: packed.bytes, layout });
-                let bytes = copy_bytes(&layout).div_ceil(ALIGNMENT).saturating_mul(ALIGNMENT);
-                packed.bytes = packed.bytes.saturating_add(bytes);
+                packed.bytes = packed.bytes.saturating_add(aligned_bytes(copy_bytes(&layout)));
             }
         }
         packed
@@ -119,7 +118,7 @@ impl Packed {
     /// Copies of what cannot be read where it is.
     pub(super) fn of(problem: &Problem) -> Self {
         if problem.dtype() == DType::E4m3 {
-            return transposed(problem);
+            return Self::of_e4m3(problem);
         }
         let tensors = inputs(problem);
         let mut copied = tensors.map(|(name, tensor)| unreadable(name, tensor).is_some());
@@ -129,6 +128,36 @@ impl Packed {
             copied[1] |= is_shifted(k);
         }
         Self::copying([(q, copied[0]), (k, copied[1]), (v, copied[2])])
+    }
+
+    /// The copy of V, transposed, and behind it those of Q and K that no tensor map describes.
+    fn of_e4m3(problem: &Problem) -> Self {
+        let mut packed = transposed(problem);
+        let [q, k, _] = inputs(problem);
+        for (index, (name, tensor)) in [q, k].into_iter().enumerate() {
+            if unmapped_in_e4m3(name, tensor).is_some() {
+                let layout = packed_layout(tensor);
+                packed.copies[index] = Some(PackedCopy { offset: packed.bytes, layout });
+                let bytes = (layout.batch as u64).saturating_mul(layout.stride_batch as u64);
+                packed.bytes = packed.bytes.saturating_add(aligned_bytes(bytes));
+            }
+        }
+        packed
+    }
+
+    /// Blocks of `attention::transpose` in the first tensor, in the first two, and in all.
+    pub(crate) fn blocks_in_e4m3(&self, problem: &Problem) -> [u64; 3] {
+        let v = &problem.tensors().v;
+        let of_v = transpose::head_blocks(v.head_dim as u32, positions(problem) as u32);
+        let mut ends = [heads(v) * u64::from(of_v); 3];
+        for (index, copy) in self.copies[..2].iter().enumerate() {
+            let blocks = copy.map_or(0, |PackedCopy { layout, .. }| {
+                heads(&layout)
+                    * u64::from(transpose::row_blocks(layout.seqlen as u32, chunks_in_e4m3(&layout)))
+            });
+            ends[1 + index] = ends[index].saturating_add(blocks);
+        }
+        ends
     }
 
     /// What is read for Q, K and V: they themselves, or their copies.
@@ -153,11 +182,9 @@ impl Packed {
     pub(super) fn launch(self, problem: &Problem, device: &Device) -> Result<Launch> {
         let (entry, blocks) = if problem.dtype() == DType::E4m3 {
             let missing = || unsupported_dtype(Kernel::ForwardSm90.name(), Algorithm::Transpose, DType::E4m3);
-            let v = &problem.tensors().v;
-            let head_blocks = transpose::head_blocks(v.head_dim as u32, positions(problem) as u32);
             let entry = entries().find(|entry| entry.algorithm == Algorithm::Transpose);
-            let blocks = u128::from(head_blocks) * (v.batch * v.heads) as u128;
-            (entry.ok_or_else(missing)?, checked_grid(blocks)?)
+            let [_, _, blocks] = self.blocks_in_e4m3(problem);
+            (entry.ok_or_else(missing)?, checked_grid(blocks.into())?)
         } else {
             (copy_entry()?, self.blocks(self.groups, device)?)
         };
@@ -168,9 +195,9 @@ impl Packed {
     /// About how many cycles the launch takes that makes them.
     pub(super) fn cycles(&self, problem: &Problem, device: &Device) -> f64 {
         if problem.dtype() == DType::E4m3 {
-            let v = &problem.tensors().v;
-            let read = (v.batch * v.heads * v.seqlen * v.head_dim) as f64;
-            return copy_cycles(read + self.bytes as f64, device);
+            let tensors = inputs(problem).into_iter().zip(self.copies).filter(|(_, copy)| copy.is_some());
+            let read: usize = tensors.map(|((_, tensor), _)| tensor.elements()).sum();
+            return copy_cycles(read as f64 + self.bytes as f64, device);
         }
         self.copy_cycles(device)
     }
@@ -178,15 +205,27 @@ impl Packed {
     /// Why these copies are made, which takes so many cycles.
     pub(super) fn cause(&self, problem: &Problem, cycles: f64) -> Cause {
         if problem.dtype() == DType::E4m3 {
-            let why =
-                "before it, v transposed, since tensor cores take 8-bit operands along their rows alone";
-            return Cause { why: why.to_owned(), bytes: self.bytes, cycles };
+            return Cause { why: self.why_in_e4m3(problem), bytes: self.bytes, cycles };
         }
         let tensors = inputs(problem);
         let copied = self.copies.iter().zip(tensors).filter(|(copy, _)| copy.is_some());
         let why = copied.into_iter().find_map(|(_, (name, tensor))| unreadable(name, tensor));
         let why = why.or_else(|| apart(problem, [false; 3])).unwrap_or_default();
         self.copy_cause(tensors.map(|(name, _)| name), &why, cycles)
+    }
+}
+
+impl Packed {
+    /// Why copies are made of a problem in e4m3.
+    fn why_in_e4m3(&self, problem: &Problem) -> String {
+        let v = "before it, v transposed, since tensor cores take 8-bit operands along their rows alone";
+        let [q, k, _] = inputs(problem);
+        let why = [q, k].map(|(name, tensor)| (name, unmapped_in_e4m3(name, tensor)));
+        let copied = join(why.iter().filter(|(_, why)| why.is_some()).map(|(name, _)| *name));
+        match why.into_iter().find_map(|(_, why)| why) {
+            None => v.to_owned(),
+            Some(why) => format!("{v}, and {copied} copied to rows of whole 16 bytes, since {why}"),
+        }
     }
 }
 
@@ -226,8 +265,7 @@ fn transposed(problem: &Problem) -> Packed {
     let stride_head = head_dim.saturating_mul(row);
     let stride_batch = heads.saturating_mul(stride_head);
     let layout = TensorLayout::strided([batch, head_dim, heads, row], [stride_batch, row, stride_head, 1]);
-    let bytes = (batch as u64).saturating_mul(stride_batch as u64);
-    let bytes = bytes.div_ceil(ALIGNMENT).saturating_mul(ALIGNMENT);
+    let bytes = aligned_bytes((batch as u64).saturating_mul(stride_batch as u64));
     Packed { copies: [None, None, Some(PackedCopy { offset: 0, layout })], bytes, ..Packed::default() }
 }
 
@@ -255,6 +293,21 @@ fn packed_layout(tensor: &TensorLayout) -> TensorLayout {
         [batch, seqlen, heads, head_dim],
         [heads.saturating_mul(stride_head), row, stride_head, 1],
     )
+}
+
+/// So many bytes, and those up to where the next copy may begin.
+const fn aligned_bytes(bytes: u64) -> u64 {
+    bytes.div_ceil(ALIGNMENT).saturating_mul(ALIGNMENT)
+}
+
+/// Heads of all sequences.
+const fn heads(layout: &TensorLayout) -> u64 {
+    (layout.batch * layout.heads) as u64
+}
+
+/// 16 bytes of each row of a copy in e4m3.
+pub(crate) const fn chunks_in_e4m3(layout: &TensorLayout) -> u32 {
+    (layout.stride_seq / 16) as u32
 }
 
 /// Bytes of a copy.

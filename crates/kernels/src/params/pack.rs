@@ -11,7 +11,8 @@ use super::Strides;
 pub struct PackParams {
     /// What is copied; those behind the last have no units.
     pub tensors: [PackTensor; Self::MOST],
-    /// Units of a group in the first tensor, in the first two, in three, and in all.
+    /// Units of a group in the first tensor, in the first two, in three, and in all; blocks of
+    /// `attention::transpose`.
     pub ends: [u32; Self::MOST],
     /// The first unit of the launch.
     pub first: u32,
@@ -91,7 +92,8 @@ impl CopiesBeside {
     }
 }
 
-/// A [B, S, H, D] view of 16-bit elements, and where it is copied to: [B, H, S, 8·`chunks`], contiguous.
+/// A [B, S, H, D] view, and where it is copied to: [B, H, S, 16 bytes·`chunks`], contiguous. Elements have 16
+/// bits, or 8 in `attention::transpose`.
 ///
 /// Addresses as in [`AttentionParams`](super::AttentionParams).
 #[repr(C)]

@@ -402,6 +402,18 @@ pub(super) const FAMILIES: &[Family] = &[
                 "(batch as u64 * tensor.heads as u64 + head as u64) * tensor.columns as u64",
                 "(batch as u64 * tensor.heads as u64) * tensor.columns as u64",
             ),
+            defect(
+                "transpose_bytes",
+                "keys of V that is read byte by byte lie in another order",
+                "words[i % 8 / 2] |= value",
+                "words[i / 4] |= value",
+            ),
+            defect(
+                "transpose_copied",
+                "the last column of Q and K that are copied is left out",
+                "tensor.columns.saturating_sub(column + 4 * i as u32)",
+                "tensor.columns.saturating_sub(column + 4 * i as u32 + 1)",
+            ),
         ],
     },
     Family {

@@ -4,7 +4,7 @@ use flash_attention::{BackendKind, DType};
 
 use super::case::{Attention, Backward, Case, Decode, Gemm};
 
-/// Bytes that inputs in e4m3 start at multiples of, for the tensor maps of `forward_sm90`.
+/// Bytes that Q and K in e4m3 start at multiples of, for the tensor maps of `forward_sm90`.
 const MAPPED: usize = 16;
 
 /// Bytes of a word. Kernels read whole ones, so also what lies before a tensor in its first, which the
@@ -14,6 +14,9 @@ const WORD: usize = 4;
 /// The problem with inputs that start where the backend takes them, up to 15 bytes earlier.
 pub(super) fn suited(mut case: Case, backend: BackendKind) -> Case {
     match &mut case {
+        Case::Forward(Attention { dtype: dtype @ DType::E4m3, q, k, .. }) => {
+            lower(backend, *dtype, [q, k].map(|place| &mut place.offset));
+        }
         Case::Forward(Attention { dtype, q, k, v, .. }) | Case::Decode(Decode { dtype, q, k, v, .. }) => {
             lower(backend, *dtype, [q, k, v].map(|place| &mut place.offset));
         }
@@ -45,9 +48,12 @@ mod tests {
     fn starts_are_lowered_where_they_must_be() {
         let start = |dtype, offset, backend| {
             let mut case = Attention { dtype, ..Attention::default() };
-            (case.k.offset, case.o.offset) = (offset, offset);
+            (case.k.offset, case.v.offset, case.o.offset) = (offset, 5, offset);
             let Case::Forward(case) = suited(Case::Forward(case), backend) else { unreachable!("it stays") };
             assert_eq!((case.q.offset, case.o.offset), (0, offset));
+            // V in e4m3 is copied from wherever it starts.
+            let is_lowered = backend == BackendKind::Sim && dtype == DType::F16;
+            assert_eq!(case.v.offset, if is_lowered { 4 } else { 5 });
             case.k.offset
         };
         assert_eq!(start(DType::F16, 7, BackendKind::Sim), 6);

@@ -192,10 +192,7 @@ fn of_entries(dtype: DType) -> Vec<Target> {
             names: names(&[entry]),
             dtype,
             request: Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() },
-            head_dims: HeadDims::all(
-                1..=MAX_HEAD_DIM,
-                if entry.algorithm == Algorithm::Transpose { 16 } else { 1 },
-            ),
+            head_dims: HeadDims::all(1..=MAX_HEAD_DIM, 1),
             entries: vec![entry],
         }),
         Algorithm::ForwardSm90 | Algorithm::ForwardSm90ScoreMod | Algorithm::ForwardSm90Dropout => {
@@ -215,7 +212,7 @@ fn of_entries(dtype: DType) -> Vec<Target> {
 /// An entry that is a kernel of its own.
 fn fused(kernel: Kernel, dtype: DType, entry: &'static Entry) -> Target {
     let (block_m, block_n) = (entry.tile.block_m as usize, entry.tile.block_n as usize);
-    // Rows of others do not start where tensor maps want them, and are copied: see the target of `pack`.
+    // Rows of others do not start where tensor maps want them, and are copied: see the targets of copies.
     let step = if kernel == Kernel::ForwardSm90 { 16 / dtype.bytes() } else { 1 };
     Target {
         names: names(&[entry]),
