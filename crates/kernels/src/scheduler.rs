@@ -207,8 +207,8 @@ impl Tiles {
     ) -> Option<WorkTile> {
         let PersistentParams { attention, sequences, heads_per_swizzle, .. } = params;
         while self.passed < *sequences {
-            // SAFETY: all lanes are here. A sequence that is there has readable offsets, and one that is found
-            // has a tile; swizzles have heads.
+            // SAFETY: all lanes are here. A sequence that is there has readable offsets, and one that is
+            // found has a tile; swizzles have heads.
             unsafe {
                 let place = self.passed + index::reread_thread() % 32;
                 let rows = if place < *sequences { sequence_rows(params, step, place).1.len } else { 0 };

@@ -15,8 +15,8 @@
 //! Each thread reads four columns of 16 keys and writes 16 keys of four columns; it has all that it needs in
 //! registers. The lanes of a warp read whole sectors of 32 bytes, and write two next to one another.
 //!
-//! Further blocks copy rows of Q and K that lie at no multiples of 16 bytes to rows that do, with zeros behind
-//! the last column: a thread has 16 bytes of a row.
+//! Further blocks copy rows of Q and K that lie at no multiples of 16 bytes to rows that do, with zeros
+//! behind the last column: a thread has 16 bytes of a row.
 
 use core::hint::assert_unchecked;
 

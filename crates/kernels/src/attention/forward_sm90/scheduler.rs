@@ -129,8 +129,8 @@ impl<T: Tile> TileScheduler<T> {
             self.slots.acquire();
         }
         let params = reread(params);
-        // SAFETY: the launch's parameters describe its sequences, the tile is one of the launch, and all lanes
-        // are here.
+        // SAFETY: the parameters describe the launch's sequences, the tile is one of the launch, and all
+        // lanes are here.
         unsafe {
             let Some((work, split)) = next::<T>(&mut self.tiles, &params) else { return false };
             self.announce(&params, &work, split);
