@@ -109,7 +109,12 @@ impl<T: Tile> TileScheduler<T> {
     #[inline(always)]
     pub(super) unsafe fn run(mut self, params: &PersistentParams, mut exists: bool) {
         grid::launch_dependents();
-        while exists {
+        if T::MaskMod::KNOWS_BLOCKS {
+            // No tile was announced before. A loop that asks for that spills, with what the function needs.
+            // SAFETY: all lanes are here.
+            while unsafe { self.announce_next(params) } {}
+        }
+        while exists && !T::MaskMod::KNOWS_BLOCKS {
             // SAFETY: all lanes are here.
             exists = unsafe { self.announce_next(params) };
         }
