@@ -405,8 +405,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "transpose_bytes",
                 "keys of V that is read byte by byte lie in another order",
-                "words[i % 8 / 2] |= value",
-                "words[i / 4] |= value",
+                "i % 2 + i / 8 * 2",
+                "i / 8 + i % 2 * 2",
             ),
             defect(
                 "transpose_copied",

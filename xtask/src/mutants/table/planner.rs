@@ -62,8 +62,8 @@ pub(super) const FAMILIES: &[Family] = &[
         defects: &[defect(
             "plan_workspace",
             "each copy's workspace is one step too short",
-            "packed.bytes.saturating_add(bytes)",
-            "packed.bytes.saturating_add(bytes - ALIGNMENT)",
+            "aligned_bytes(copy_bytes(&layout))",
+            "aligned_bytes(copy_bytes(&layout)) - ALIGNMENT",
         )],
     },
     Family {
