@@ -136,6 +136,24 @@ fn one_key_that_outweighs_its_block_costs_the_others() {
     assert!(report.passed() && report.output.max_error > 0.01, "{report}");
 }
 
+/// Rows without a score from 0 on: the bits of such numbers have the opposite order.
+#[test]
+fn rows_whose_scores_are_all_below_zero() {
+    let case = one_head(256, Options::default());
+    let (problem, sim) = (case.problem(), Sim::new(1));
+    let [_, _, v] = case.inputs::<F8E4M3>();
+    let q = vec![F8E4M3::from_f32(1.0); problem.tensors().q.span()];
+    // Scores from -0.5 to -14.5.
+    let k: Vec<_> =
+        (0..256 * 64).map(|index| F8E4M3::from_f32(-((index / 64 % 29 + 1) as f32) / 16.0)).collect();
+    let mut o = vec![bf16::ZERO; problem.tensors().o.span()];
+    let plan = Plan::new(&problem, sim.device(), &Request::default()).unwrap();
+    sim.run(&plan, (&q, &k, &v), Outputs { o: &mut o, lse: None }).unwrap();
+    let rows = reference::all(&problem);
+    let report = accuracy::check(&problem, (&q, &k, &v), &o, None, plan.score_roundoff(), &rows);
+    assert!(report.passed(), "{report}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -202,20 +202,6 @@ impl Packed {
         self.copy_cycles(device)
     }
 
-    /// Why these copies are made, which takes so many cycles.
-    pub(super) fn cause(&self, problem: &Problem, cycles: f64) -> Cause {
-        if problem.dtype() == DType::E4m3 {
-            return Cause { why: self.why_in_e4m3(problem), bytes: self.bytes, cycles };
-        }
-        let tensors = inputs(problem);
-        let copied = self.copies.iter().zip(tensors).filter(|(copy, _)| copy.is_some());
-        let why = copied.into_iter().find_map(|(_, (name, tensor))| unreadable(name, tensor));
-        let why = why.or_else(|| apart(problem, [false; 3])).unwrap_or_default();
-        self.copy_cause(tensors.map(|(name, _)| name), &why, cycles)
-    }
-}
-
-impl Packed {
     /// Why copies are made of a problem in e4m3.
     fn why_in_e4m3(&self, problem: &Problem) -> String {
         let v = "before it, v transposed, since tensor cores take 8-bit operands along their rows alone";
@@ -226,6 +212,18 @@ impl Packed {
             None => v.to_owned(),
             Some(why) => format!("{v}, and {copied} copied to rows of whole 16 bytes, since {why}"),
         }
+    }
+
+    /// Why these copies are made, which takes so many cycles.
+    pub(super) fn cause(&self, problem: &Problem, cycles: f64) -> Cause {
+        if problem.dtype() == DType::E4m3 {
+            return Cause { why: self.why_in_e4m3(problem), bytes: self.bytes, cycles };
+        }
+        let tensors = inputs(problem);
+        let copied = self.copies.iter().zip(tensors).filter(|(copy, _)| copy.is_some());
+        let why = copied.into_iter().find_map(|(_, (name, tensor))| unreadable(name, tensor));
+        let why = why.or_else(|| apart(problem, [false; 3])).unwrap_or_default();
+        self.copy_cause(tensors.map(|(name, _)| name), &why, cycles)
     }
 }
 
