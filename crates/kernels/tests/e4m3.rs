@@ -66,16 +66,8 @@ fn check_transposed(seed: u64, [b, s, h, d]: [usize; 4], gap: usize, bshd: bool)
     };
     let grid = blocks * (b * h) as u32;
     let params = PackParams { tensors: [tensor; 4], ends: [grid; 4], ..PackParams::default() };
-    let config = Launch {
-        name: "transpose",
-        grid,
-        block: THREADS,
-        shared_bytes: 0,
-        schedule: Schedule::from_seed(seed),
-        buffers: &buffers,
-    };
-    // SAFETY: the launch is as the kernel asks for, and the buffers are what the parameters describe.
-    launch(&config, &|| unsafe { transpose(&params) }).unwrap();
+    // SAFETY: the buffers are what the parameters describe.
+    unsafe { run_transpose(seed, &buffers, &params) };
     let bytes: Vec<u8> = copy.iter().flat_map(|words| words.to_le_bytes()).collect();
     let (copied, rest) = bytes.split_at(b * h * d * keys);
     for (at, &byte) in copied.iter().enumerate() {
@@ -86,6 +78,23 @@ fn check_transposed(seed: u64, [b, s, h, d]: [usize; 4], gap: usize, bshd: bool)
         assert_eq!(byte, expected, "[{b}, {s}, {h}, {d}] {batch} {head} {column} {key}");
     }
     assert!(rest.iter().all(|&byte| byte == 0xff), "wrote behind the copy");
+}
+
+/// Launches the kernel, with as many blocks as the parameters have.
+///
+/// # Safety
+/// The buffers are what the parameters describe.
+unsafe fn run_transpose(seed: u64, buffers: &[Buffer], params: &PackParams) {
+    let config = Launch {
+        name: "transpose",
+        grid: params.ends[3],
+        block: THREADS,
+        shared_bytes: 0,
+        schedule: Schedule::from_seed(seed),
+        buffers,
+    };
+    // SAFETY: the launch is as the kernel asks for; the buffers are the caller's promise.
+    launch(&config, &|| unsafe { transpose(params) }).unwrap();
 }
 
 #[test]
@@ -121,16 +130,8 @@ fn check_copied(seed: u64, [b, s, h, d]: [usize; 4], gap: usize) {
     let none = PackTensor::default();
     let params =
         PackParams { tensors: [none, none, tensor, none], ends: [0, 0, grid, grid], ..PackParams::default() };
-    let config = Launch {
-        name: "transpose",
-        grid,
-        block: THREADS,
-        shared_bytes: 0,
-        schedule: Schedule::from_seed(seed),
-        buffers: &buffers,
-    };
-    // SAFETY: the launch is as the kernel asks for, and the buffers are what the parameters describe.
-    launch(&config, &|| unsafe { transpose(&params) }).unwrap();
+    // SAFETY: the buffers are what the parameters describe.
+    unsafe { run_transpose(seed, &buffers, &params) };
     let copied: Vec<u8> = copy.iter().flat_map(|words| words.to_le_bytes()).collect();
     for (at, &byte) in copied.iter().enumerate() {
         let (line, column) = (at / (16 * chunks), at % (16 * chunks));
