@@ -65,6 +65,11 @@ impl Factors {
         self.list.is_some()
     }
 
+    /// Heads that the list names: those of one sequence or of all; 0 without a list.
+    pub(crate) fn heads(&self) -> usize {
+        self.list.as_ref().map_or(0, |list| list.len)
+    }
+
     /// That of a sequence's head.
     pub(crate) fn of(&self, batch: usize, kv_head: usize) -> f32 {
         self.list.as_ref().map_or(self.tensor, |list| list.of(batch, kv_head))

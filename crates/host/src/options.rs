@@ -140,22 +140,19 @@ impl Scores {
             sinks: of("sinks", sinks, on_device.sinks)?,
         };
         let scores = Self { softmax_scale, softcap, v_descale, factors, per_head };
-        if scores.has_factors_of_heads() {
-            for (batch, kv_head) in
-                (0..heads.batch).flat_map(|batch| (0..kv_heads).map(move |of| (batch, of)))
-            {
-                let scale = scores.softmax_scale_of(batch, kv_head);
-                check_scale(scale)?;
-                check_softcap(softcap, scale)?;
-            }
+        for index in 0..scores.factors_on_host() {
+            let scale = scores.softmax_scale_of(index / kv_heads, index % kv_heads);
+            check_scale(scale)?;
+            check_softcap(softcap, scale)?;
         }
         Ok(scores)
     }
 
-    /// Whether heads have factors of their own, all of which the host has.
-    fn has_factors_of_heads(&self) -> bool {
-        let on_host = |of: &[Factors; 3]| of.iter().all(|factors| factors.check_on_host().is_ok());
-        self.factors.as_ref().is_some_and(|of| of.iter().any(Factors::is_per_head) && on_host(of))
+    /// Key/value heads that have factors of their own, all of which the host has. One list serves any batch.
+    fn factors_on_host(&self) -> usize {
+        let Some(of) = &self.factors else { return 0 };
+        let on_host = of.iter().all(|factors| factors.check_on_host().is_ok());
+        if on_host { of.iter().map(Factors::heads).max().unwrap_or(0) } else { 0 }
     }
 
     /// Factor on Q·Kᵀ as it is stored, of a sequence's key/value head.

@@ -235,6 +235,11 @@ fn factors_are_positive_and_for_e4m3_alone() {
     };
     let error = Problem::new(tensors, DType::E4m3, options).unwrap_err();
     assert!(matches!(error, Error::SoftmaxScale { value, .. } if value > 9e19), "{error}");
+    // One list for all sequences is read once, however many there are.
+    let many = flash_attention::TensorLayout::bshd(1 << 40, 8, 1, 16);
+    let tensors = flash_attention::Tensors { q: many, k: many, v: many, o: many };
+    let descale = Some(Descale { k: Factor::Heads(vec![2.0]), ..Descale::default() });
+    assert!(Problem::new(tensors, DType::E4m3, Options { descale, ..Options::default() }).is_ok());
 }
 
 /// With a softcap it is that of the device's tanh, on Hopper alone.
