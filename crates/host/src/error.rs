@@ -51,6 +51,22 @@ pub enum Error {
         /// The longest supported one.
         limit: usize,
     },
+    /// A sequence is too short to be cut for so many ranks.
+    #[error("a sequence of {rows} rows cannot be cut for {world} ranks; at least {needed} are needed")]
+    ContextRows {
+        /// Rows of the sequence.
+        rows: usize,
+        /// Number of ranks.
+        world: usize,
+        /// The fewest rows.
+        needed: usize,
+    },
+    /// A problem that is not computed by several ranks together.
+    #[error("context parallelism: {reason}")]
+    Context {
+        /// What is not taken, with its value.
+        reason: String,
+    },
     /// Query heads do not divide into groups that share a key/value head.
     #[error("kv_heads is {kv_heads}, which does not divide heads = {heads}")]
     KvHeads {

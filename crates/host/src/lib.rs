@@ -56,6 +56,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod decode;
 mod device;
+pub mod distributed;
 mod dropout;
 mod element;
 mod error;

@@ -246,7 +246,21 @@ impl Problem {
     /// # Errors
     /// As [`Self::new`], for the tensors.
     pub(crate) fn part(&self, tensors: Tensors, batch: usize, heads: Range<usize>) -> Result<Self> {
-        let options = Options { window: self.window, ..self.scores.options(batch, &heads) };
+        self.part_in_window(tensors, batch, heads, self.window)
+    }
+
+    /// As [`Self::part`], of a window of its own.
+    ///
+    /// # Errors
+    /// As [`Self::new`], for the tensors.
+    pub(crate) fn part_in_window(
+        &self,
+        tensors: Tensors,
+        batch: usize,
+        heads: Range<usize>,
+        window: (Option<usize>, Option<usize>),
+    ) -> Result<Self> {
+        let options = Options { window, ..self.scores.options(batch, &heads) };
         Self::validated(tensors, self.dtype, options, None, [self.head_dim(), self.head_dim_v()])
     }
 

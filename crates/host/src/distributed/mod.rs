@@ -1,0 +1,25 @@
+//! Attention over several GPUs that hold a part of each sequence (context parallelism), with the bits of one.
+//!
+//! Each rank has two chunks of each sequence's rows of Q, K, V and O ([`Partition`]). Keys and values are
+//! gathered, some heads at a time, while those gathered before are attended to; nothing that was computed is
+//! ever merged. So each query meets the same keys in the same order as on one GPU.
+//!
+//! ```text
+//!            rank 0        rank 1
+//! rows       0 and 3       1 and 2        of four chunks of a sequence, in a zigzag
+//! copies     gather(0)     gather(0)      K and V of the first heads, to all ranks
+//!            gather(1)     gather(1)      while ...
+//! attention  chunks 0, 3   chunks 1, 2    ... those heads' queries meet keys up to their own
+//! ```
+//!
+//! A [`Shard`] is a rank's part of a problem, and a [`Schedule`] its work, as data.
+
+mod partition;
+mod schedule;
+mod shard;
+#[cfg(feature = "testing")]
+pub mod threads;
+
+pub use partition::{Cut, Half, Partition};
+pub use schedule::{Attend, Gather, Gathered, Schedule, Stage, Step, Stream, Work};
+pub use shard::Shard;

@@ -1,0 +1,181 @@
+//! Several ranks, as threads over host memory, against one: O and lse have the same bits.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use flash_attention::distributed::{Half, Partition, Schedule, Shard, threads};
+use flash_attention::forward::{Dropout, Outputs};
+use flash_attention::{
+    Backend, BackendKind, DType, Element, Kernel, Options, Problem, Request, TensorLayout, Tensors,
+};
+use half::f16;
+use proptest::prelude::*;
+
+/// The rank's rows of a tensor of the whole problem; `poison` where it has none.
+fn own_rows<T: Copy>(shard: &Shard, of_keys: bool, whole: (&TensorLayout, &[T]), poison: T) -> Vec<T> {
+    let cut = if of_keys { shard.keys() } else { shard.queries() };
+    let (layout, elements) = whole;
+    let own =
+        TensorLayout::bshd(layout.batch, cut.len_of(shard.rank()).max(1), layout.heads, layout.head_dim);
+    let mut rows = vec![poison; own.span()];
+    for batch in 0..layout.batch {
+        for half in Half::ALL {
+            let first = cut.local_start(shard.rank(), half);
+            for (row, whole_row) in (first..).zip(cut.rows_of(shard.rank(), half)) {
+                for head in 0..layout.heads {
+                    let from = layout.row(batch, whole_row, head);
+                    rows[own.row(batch, row, head)..][..layout.head_dim]
+                        .copy_from_slice(&elements[from..from + layout.head_dim]);
+                }
+            }
+        }
+    }
+    rows
+}
+
+fn values<T: Element>(layout: &TensorLayout, step: usize) -> Vec<T> {
+    (0..layout.span()).map(|i| T::from_f32(((i * step + i / 7) % 53) as f32 / 20.0 - 1.2)).collect()
+}
+
+/// Whether ranks give the bits of one.
+fn check<T: Element<Output = T>>(
+    problem: &Problem,
+    backend: &Backend,
+    request: &Request,
+    (world, partition, heads): (usize, Partition, usize),
+) -> Result<(), TestCaseError> {
+    let Tensors { q, k, v, o } = problem.tensors();
+    let lse_layout = TensorLayout::bhsd(q.batch, q.seqlen, q.heads, 1);
+    let plan = backend.plan(problem, request).unwrap();
+    let inputs: [Vec<T>; 3] = [values(q, 7), values(k, 11), values(v, 13)];
+    let [data_q, data_k, data_v] = &inputs;
+    let poison = T::from_f32(f32::NAN);
+    let (mut whole, mut whole_lse) = (vec![poison; o.span()], vec![f32::NAN; problem.lse_len()]);
+    let outputs = Outputs { o: &mut whole, lse: Some(&mut whole_lse) };
+    backend.run(&plan, (data_q, data_k, data_v), outputs).unwrap();
+    let found = threads::in_threads(world, |mut peers| {
+        let shard = Shard::new(problem, peers.rank(), world, partition).unwrap();
+        let schedule = Schedule::forward(&shard, heads).unwrap();
+        let own = [(false, (q, data_q)), (true, (k, data_k)), (true, (v, data_v))];
+        let [q, k, v] =
+            own.map(|(of_keys, (layout, data))| own_rows(&shard, of_keys, (layout, data), poison));
+        let mut o = vec![poison; shard.tensors().o.span()];
+        let mut lse = vec![f32::NAN; shard.lse_len()];
+        let outputs = Outputs { o: &mut o, lse: Some(&mut lse) };
+        threads::forward((&shard, &schedule), (backend, &plan), &mut peers, (&q, &k, &v), outputs).unwrap();
+        (shard, o, lse)
+    });
+    for (shard, found, lse) in found {
+        let rank = shard.rank();
+        let expected = own_rows(&shard, false, (o, &whole), poison);
+        let alike = |(a, b): (&T, &T)| a.to_f32().to_bits() == b.to_f32().to_bits();
+        prop_assert!(found.iter().zip(&expected).all(alike), "O of rank {rank}");
+        // Of lse heads come before rows.
+        let rows = shard.tensors().q.seqlen;
+        for (at, value) in lse.iter().enumerate() {
+            let (head, row) = (at / rows % lse_layout.heads, at % rows);
+            let Some(position) = shard.query_positions().nth(row) else { continue };
+            let expected = whole_lse[lse_layout.row(at / rows / lse_layout.heads, position, head)];
+            prop_assert_eq!(value.to_bits(), expected.to_bits(), "lse of rank {}, {}", rank, at);
+        }
+    }
+    Ok(())
+}
+
+prop_compose! {
+    /// Problems whose rows are many enough for five ranks.
+    fn problem(longest: usize)(
+        [batch, kv_heads, group] in [1..3_usize, 1..4, 1..3],
+        [head_dim, head_dim_v] in [1..40_usize, 1..40],
+        (sq, more) in (12..longest, 0..longest / 2),
+        causal in any::<bool>(),
+        right in proptest::option::of(0..longest),
+        softcap in prop_oneof![Just(0.0_f32), Just(5.0)],
+        [alibi, sinks] in any::<[bool; 2]>(),
+        dtype in prop_oneof![Just(DType::F32), Just(DType::F16)],
+    ) -> Problem {
+        let heads = kv_heads * group;
+        let of = |rows, heads, columns| TensorLayout::bshd(batch, rows, heads, columns);
+        let tensors = Tensors {
+            q: of(sq, heads, head_dim),
+            k: of(sq + more, kv_heads, head_dim),
+            v: of(sq + more, kv_heads, head_dim_v),
+            o: of(sq, heads, head_dim_v),
+        };
+        let list = |len: usize| (0..len).map(|i| 0.1 + 0.05 * i as f32).collect();
+        let options = Options {
+            causal,
+            window: (None, right.filter(|_| !causal)),
+            softcap,
+            alibi_slopes: (alibi && causal).then(|| list(heads)),
+            sinks: sinks.then(|| list(batch * heads)),
+            ..Options::default()
+        };
+        Problem::new(tensors, dtype, options).unwrap()
+    }
+}
+
+fn partition() -> impl Strategy<Value = Partition> {
+    prop_oneof![Just(Partition::ZigZag), Just(Partition::Contiguous)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn ranks_have_the_bits_of_one_on_the_cpu(
+        problem in problem(200),
+        (world, partition, heads) in (1..6_usize, partition(), 1..4_usize),
+        [block_m, block_n] in [1..40_usize, 1..40],
+    ) {
+        let backend = Backend::open(Some(BackendKind::Cpu)).unwrap();
+        let request = Request { block_m: Some(block_m), block_n: Some(block_n), ..Request::default() };
+        let ranks = (world, partition, heads);
+        match problem.dtype() {
+            DType::F32 => check::<f32>(&problem, &backend, &request, ranks)?,
+            _ => check::<f16>(&problem, &backend, &request, ranks)?,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn ranks_have_the_bits_of_one_in_the_simulator(
+        problem in problem(300),
+        (world, partition, seed) in (2..4_usize, partition(), any::<u64>()),
+    ) {
+        let backend = Backend::simulator(seed);
+        match problem.dtype() {
+            DType::F32 => {
+                let request = Request { kernel: Some(Kernel::ForwardSimt), ..Request::default() };
+                check::<f32>(&problem, &backend, &request, (world, partition, 1))?;
+            }
+            _ => {
+                let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+                check::<f16>(&problem, &backend, &request, (world, partition, 1))?;
+            }
+        }
+    }
+}
+
+#[test]
+fn what_ranks_do_not_compute_together_is_refused_by_name() {
+    let layout = TensorLayout::bshd(1, 64, 2, 16);
+    let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+    let refused = |options: Options, dtype, rank, world| {
+        let problem = Problem::new(tensors, dtype, options).unwrap();
+        Shard::new(&problem, rank, world, Partition::ZigZag).unwrap_err().to_string()
+    };
+    let plain = Options::default;
+    let named = |reason: &str| format!("context parallelism: {reason}");
+    assert_eq!(refused(plain(), DType::F16, 2, 2), named("rank 2 is none of 2"));
+    assert_eq!(refused(plain(), DType::E4m3, 0, 2), named("e4m3 is not gathered"));
+    let dropout = Some(Dropout { probability: 0.5, seed: 1, offset: 0 });
+    let drops = Options { dropout, ..plain() };
+    assert_eq!(refused(drops, DType::F16, 0, 2), named("dropout draws by rows of one device"));
+    let alibi = Options { alibi_slopes: Some(vec![0.5; 2]), ..plain() };
+    let needed = "ALiBi needs a causal mask: its distances are to the last key of a chunk";
+    assert_eq!(refused(alibi, DType::F16, 0, 2), named(needed));
+    let error = refused(plain(), DType::F16, 0, 33);
+    assert_eq!(error, "a sequence of 64 rows cannot be cut for 33 ranks; at least 66 are needed");
+}
