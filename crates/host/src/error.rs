@@ -51,6 +51,15 @@ pub enum Error {
         /// The longest supported one.
         limit: usize,
     },
+    /// A packed batch has lse contiguous alone.
+    #[error("lse of a packed batch has no strides; it is contiguous, [H, total_q]")]
+    PackedLse,
+    /// An operation takes lse contiguous alone.
+    #[error("{operation} takes no lse with strides; it is contiguous, [B, H, Sq]")]
+    LseStrides {
+        /// The operation, or its kernel.
+        operation: &'static str,
+    },
     /// A sequence is too short to be cut for so many ranks.
     #[error("a sequence of {rows} rows cannot be cut for {world} ranks; at least {needed} are needed")]
     ContextRows {

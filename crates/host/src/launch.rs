@@ -345,7 +345,7 @@ pub(crate) fn attention_params(problem: &Problem, addresses: &Addresses) -> Resu
     };
     let tensors = problem.tensors();
     // A packed batch has no steps from one sequence to the next.
-    let (heads, rows) = (problem.heads() as u64, tensors.q.seqlen as u64);
+    let [lse_batch, lse_head] = problem.lse_strides();
     let steps = u64::from(!problem.is_packed());
     let strides = |layout: &TensorLayout| {
         let strides = strides(layout);
@@ -364,7 +364,7 @@ pub(crate) fn attention_params(problem: &Problem, addresses: &Addresses) -> Resu
         k_strides: strides(&tensors.k),
         v_strides: strides(&tensors.v),
         o_strides: strides(&tensors.o),
-        lse_strides: Strides { batch: steps * heads * rows, row: 1, head: rows },
+        lse_strides: Strides { batch: steps * lse_batch as u64, row: 1, head: lse_head as u64 },
         cu_seqlens_q,
         cu_seqlens_k,
         seqused_k,

@@ -54,6 +54,8 @@ pub struct Problem {
     sequences: Option<Arc<Sequences>>,
     /// How many of its keys each sequence uses, if not all.
     used_keys: Option<UsedKeys>,
+    /// Elements of `lse` from one sequence to the next and from one head to the next, if it is not contiguous.
+    lse_strides: Option<[usize; 2]>,
 }
 
 impl Problem {
@@ -189,6 +191,24 @@ impl Problem {
         }
     }
 
+    /// The same problem, whose `lse` is a view: its rows are contiguous, its heads `stride_head` elements apart
+    /// and its sequences `stride_batch`, as of some heads, or some rows, of a larger one.
+    ///
+    /// The forward pass takes such a view. Few queries then are a kernel's for many.
+    ///
+    /// # Errors
+    /// When the batch is packed, elements overlap, or reach beyond the address space.
+    pub fn with_lse_strides(&self, stride_batch: usize, stride_head: usize) -> Result<Self> {
+        if self.is_packed() {
+            return Err(Error::PackedLse);
+        }
+        let strided = Self { lse_strides: Some([stride_batch, stride_head]), ..self.clone() };
+        let layout = strided.lse_layout();
+        layout.check("lse")?;
+        layout.check_disjoint("lse")?;
+        Ok(strided)
+    }
+
     fn validated(
         tensors: Tensors,
         dtype: DType,
@@ -238,7 +258,8 @@ impl Problem {
         let rows = sequences.as_ref().map_or([q.seqlen, k.seqlen], |sequences| sequences.longest());
         let heads = ([batch, q.heads], rows);
         let functions = Functions::validated(&options, (dtype, scores.softmax_scale), heads)?;
-        Ok(Self { tensors, dtype, window, scores, dropout, functions, sequences, used_keys: None })
+        let (used_keys, lse_strides) = (None, None);
+        Ok(Self { tensors, dtype, window, scores, dropout, functions, sequences, used_keys, lse_strides })
     }
 
     /// The same attention of some heads of one sequence, over tensors of their own.
@@ -277,7 +298,7 @@ impl Problem {
         let of = |layout: TensorLayout| TensorLayout::bshd(batch, seqlen, layout.heads, layout.head_dim);
         let Tensors { q, k, v, o } = self.tensors;
         let tensors = Tensors { q: of(q), k: of(k), v: of(v), o: of(o) };
-        Self { tensors, sequences: None, used_keys: None, ..self.clone() }
+        Self { tensors, sequences: None, used_keys: None, lse_strides: None, ..self.clone() }
     }
 
     /// Shapes and strides.
@@ -492,17 +513,43 @@ impl Problem {
         self.head_dim().max(self.head_dim_v())
     }
 
-    /// Number of elements of `lse`, B·H·Sq, or H·total_q of a packed batch.
-    pub const fn lse_len(&self) -> usize {
+    /// Rows of all heads, B·H·Sq, or H·total_q of a packed batch.
+    pub(crate) const fn all_rows(&self) -> usize {
         let q = &self.tensors.q;
         q.batch * q.heads * q.seqlen
+    }
+
+    /// Elements of `lse` up to its last, B·H·Sq, or H·total_q of a packed batch, where it is contiguous.
+    pub const fn lse_len(&self) -> usize {
+        self.lse_layout().span()
+    }
+
+    /// How `lse` lies, with its rows as columns: [B, H, 1, Sq].
+    pub(crate) const fn lse_layout(&self) -> TensorLayout {
+        let q = &self.tensors.q;
+        let [batch, head] = self.lse_strides();
+        TensorLayout::strided([q.batch, 1, q.heads, q.seqlen], [batch, q.seqlen, head, 1])
+    }
+
+    /// Elements of `lse` from one sequence to the next, and from one head to the next.
+    pub(crate) const fn lse_strides(&self) -> [usize; 2] {
+        match self.lse_strides {
+            Some(strides) => strides,
+            None => [self.tensors.q.heads * self.tensors.q.seqlen, self.tensors.q.seqlen],
+        }
+    }
+
+    /// Whether `lse` has strides that were asked for.
+    pub(crate) const fn has_lse_strides(&self) -> bool {
+        self.lse_strides.is_some()
     }
 
     /// Index of a row's entry in `lse`.
     #[inline]
     pub fn lse_index(&self, batch: usize, head: usize, row: usize) -> usize {
-        let index = self.batch_index(batch) * self.heads() + head;
-        index * self.tensors.q.seqlen + self.query_rows(batch).start + row
+        let [stride_batch, stride_head] = self.lse_strides();
+        let first = self.batch_index(batch) * stride_batch + head * stride_head;
+        first + self.query_rows(batch).start + row
     }
 
     /// Checks that the host has all that a run takes, and that buffers of these lengths (in elements) hold

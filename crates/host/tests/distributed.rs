@@ -82,10 +82,10 @@ fn check<T: Element<Output = T>>(
 
 prop_compose! {
     /// Problems whose rows are many enough for five ranks.
-    fn problem(longest: usize)(
+    fn problem(shortest: usize, longest: usize, left: Option<usize>)(
         [batch, kv_heads, group] in [1..3_usize, 1..4, 1..3],
         [head_dim, head_dim_v] in [1..40_usize, 1..40],
-        (sq, more) in (12..longest, 0..longest / 2),
+        (sq, more) in (shortest..longest, 0..longest / 2),
         causal in any::<bool>(),
         right in proptest::option::of(0..longest),
         softcap in prop_oneof![Just(0.0_f32), Just(5.0)],
@@ -103,7 +103,7 @@ prop_compose! {
         let list = |len: usize| (0..len).map(|i| 0.1 + 0.05 * i as f32).collect();
         let options = Options {
             causal,
-            window: (None, right.filter(|_| !causal)),
+            window: (left, right.filter(|_| !causal)),
             softcap,
             alibi_slopes: (alibi && causal).then(|| list(heads)),
             sinks: sinks.then(|| list(batch * heads)),
@@ -122,7 +122,7 @@ proptest! {
 
     #[test]
     fn ranks_have_the_bits_of_one_on_the_cpu(
-        problem in problem(200),
+        problem in problem(12, 200, None),
         (world, partition, heads) in (1..6_usize, partition(), 1..4_usize),
         [block_m, block_n] in [1..40_usize, 1..40],
     ) {
@@ -139,9 +139,25 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() })]
 
+    /// Chunks begin with tiles.
+    #[test]
+    fn ranks_have_the_bits_of_one_in_left_windows(
+        problem in (0..900_usize).prop_flat_map(|left| problem(1200, 1900, Some(left))),
+        (world, partition, heads) in (2..4_usize, partition(), 1..4_usize),
+        block_m in prop_oneof![Just(48_usize), Just(64), Just(128), Just(192)],
+    ) {
+        let backend = Backend::open(Some(BackendKind::Cpu)).unwrap();
+        let request = Request { block_m: Some(block_m), block_n: Some(56), ..Request::default() };
+        let ranks = (world, partition, heads);
+        match problem.dtype() {
+            DType::F32 => check::<f32>(&problem, &backend, &request, ranks)?,
+            _ => check::<f16>(&problem, &backend, &request, ranks)?,
+        }
+    }
+
     #[test]
     fn ranks_have_the_bits_of_one_in_the_simulator(
-        problem in problem(300),
+        problem in problem(12, 300, None),
         (world, partition, seed) in (2..4_usize, partition(), any::<u64>()),
     ) {
         let backend = Backend::simulator(seed);

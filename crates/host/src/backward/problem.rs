@@ -119,6 +119,9 @@ impl BackwardProblem {
     /// and when scores have functions of the program's own.
     pub fn new(forward: Problem, layouts: GradientLayouts) -> Result<Self> {
         forward.dtype().check_as_result("backward")?;
+        if forward.has_lse_strides() {
+            return Err(Error::LseStrides { operation: "backward" });
+        }
         if let Some(functions) = forward.functions() {
             let reason = "the backward pass has no derivative of them".to_owned();
             return Err(Error::Functions { name: functions.built.name, reason });

@@ -28,7 +28,7 @@ pub(crate) fn plan_on_cpu(problem: &Problem, kernel: Kernel, request: &Request) 
     if kernel == Kernel::Standard {
         let reason = "standard was asked for: the unfused baseline, with the scores in memory".to_owned();
         return Ok(Choice {
-            workspace_bytes: (4 * problem.lse_len() as u64).saturating_mul(problem.seqlen_k() as u64),
+            workspace_bytes: (4 * problem.all_rows() as u64).saturating_mul(problem.seqlen_k() as u64),
             ..Choice::on_cpu(kernel, vec![reason])
         });
     }

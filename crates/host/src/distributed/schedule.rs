@@ -63,7 +63,7 @@ pub struct Attend {
     pub k: usize,
     /// The same of V.
     pub v: usize,
-    /// Element of the rank's lse of the first head's first row; heads are all of the rank's rows apart.
+    /// Elements of the rank's lse before the view's first.
     pub lse: usize,
 }
 
@@ -210,15 +210,17 @@ fn attend(shard: &Shard, (index, stage): (usize, &Stage), half: Half) -> Result<
     };
     let (k, v) = (keys(whole.head_dim()), keys(whole.head_dim_v()));
     let tensors = Tensors { q: queries(&own.q), k, v, o: queries(&own.o) };
+    let problem = whole.part_in_window(tensors, stage.batch, heads.clone(), window)?;
     let first_head = stage.batch * whole.kv_heads() + stage.kv_heads.start;
+    let lse_head = own.q.seqlen;
     Ok(Some(Attend {
         stage: index,
         half,
-        problem: whole.part_in_window(tensors, stage.batch, heads.clone(), window)?,
+        problem: problem.with_lse_strides(heads.len() * lse_head, lse_head)?,
         q: own.q.row(stage.batch, first_row, heads.start),
         o: own.o.row(stage.batch, first_row, heads.start),
         k: first_head * k.stride_head,
         v: first_head * v.stride_head,
-        lse: (stage.batch * whole.heads() + heads.start) * own.q.seqlen + first_row,
+        lse: (stage.batch * whole.heads() + heads.start) * lse_head + first_row,
     }))
 }

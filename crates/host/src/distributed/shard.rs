@@ -6,6 +6,10 @@ use crate::{Error, Problem, Result, TensorLayout, Tensors};
 /// Rows of a tile, at multiples of which long chunks begin.
 const TILE_ROWS: usize = 128;
 
+/// Rows at multiples of which all tiles of 64, 128 and 192 begin. Under a left window a tile's steps count keys
+/// from its first row's first on, so that the bits of one device need its tiles.
+const ALL_TILES_ROWS: usize = 384;
+
 /// Tiles of a chunk from which on rounding to whole ones costs little.
 const WHOLE_TILES: usize = 16;
 
@@ -35,11 +39,12 @@ impl Shard {
         if let Some(reason) = refusal(problem) {
             return refuse(reason);
         }
-        let cut = |rows: usize| {
-            let whole = rows >= 2 * world * WHOLE_TILES * TILE_ROWS;
-            Cut::new(rows, world, partition, if whole { TILE_ROWS } else { 1 })
+        let cut = |rows: usize, least: usize| {
+            let are_long = rows >= 2 * world * WHOLE_TILES * TILE_ROWS;
+            Cut::new(rows, world, partition, if are_long { least.max(TILE_ROWS) } else { least })
         };
-        let (queries, keys) = (cut(problem.seqlen_q())?, cut(problem.seqlen_k())?);
+        let of_tiles = if problem.window().0.is_some() { ALL_TILES_ROWS } else { 1 };
+        let (queries, keys) = (cut(problem.seqlen_q(), of_tiles)?, cut(problem.seqlen_k(), 1)?);
         let of = |layout: &TensorLayout, cut: &Cut| {
             // A rank may have no rows of a sequence that is cut into whole tiles.
             TensorLayout::bshd(layout.batch, cut.len_of(rank).max(1), layout.heads, layout.head_dim)

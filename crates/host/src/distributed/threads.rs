@@ -107,16 +107,9 @@ pub fn forward<T: Element>(
                     problem, q: first_q, k: first_k, v: first_v, o: first_o, lse: first_lse, ..
                 } = &**attend;
                 let plan = backend.plan(problem, &request)?;
-                let mut own = vec![0.0; problem.lse_len()];
                 let inputs = (&q[*first_q..], &gathered[0][*first_k..], &gathered[1][*first_v..]);
-                backend.run(&plan, inputs, Outputs { o: &mut o[*first_o..], lse: Some(&mut own) })?;
-                if let Some(lse) = lse.as_deref_mut() {
-                    let rows = problem.seqlen_q();
-                    for (head, own) in own.chunks_exact(rows).enumerate() {
-                        let first = first_lse + head * shard.tensors().q.seqlen;
-                        lse[first..first + rows].copy_from_slice(own);
-                    }
-                }
+                let lse = lse.as_deref_mut().map(|lse| &mut lse[*first_lse..]);
+                backend.run(&plan, inputs, Outputs { o: &mut o[*first_o..], lse })?;
             }
         }
     }

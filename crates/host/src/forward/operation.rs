@@ -9,7 +9,7 @@ use crate::launch::{place_cu_seqlens, place_seqused_k};
 use crate::operation::{Choice, Launch, Operation, Tensor, sealed};
 use crate::plan::LaunchDetails;
 use crate::tensor_map::TensorMap;
-use crate::{DType, Device, Element, Kernel, Plan, Problem, Request, Result, TensorLayout, launch, plan};
+use crate::{DType, Device, Element, Kernel, Plan, Problem, Request, Result, launch, plan};
 
 impl sealed::Sealed for Problem {}
 
@@ -46,14 +46,15 @@ impl Operation for Problem {
         let problem = plan.problem();
         let layouts = problem.tensors();
         let lse = outputs.lse.as_deref_mut();
-        let contiguous = TensorLayout::bshd(1, 1, 1, problem.lse_len());
         let keeps = problem.leaves_queries();
         Ok(Addresses {
             q: place(Tensor::input("q", q, layouts.q))?,
             k: place(Tensor::input("k", k, layouts.k))?,
             v: place(Tensor::input("v", v, layouts.v))?,
             o: place(Tensor::written("o", &mut *outputs.o, layouts.o, keeps))?,
-            lse: lse.map(|lse| place(Tensor::written("lse", lse, contiguous, keeps))).transpose()?,
+            lse: lse
+                .map(|lse| place(Tensor::written("lse", lse, problem.lse_layout(), keeps)))
+                .transpose()?,
             workspace: place(Tensor::workspace(workspace(plan.kernel()), plan.workspace_bytes()))?,
             per_head: problem.scores().place(place)?,
             descale: problem.scores().place_factors(place)?,

@@ -110,7 +110,7 @@ fn fastest(problem: &Problem, device: &Device, request: &Request) -> (Kernel, St
         return simt(&format!("{name} is sm_{found}, and mma.sync needs sm_{SM80}"));
     }
     let any_tile = request.block_m.or(request.block_n).is_none();
-    if let Some(why) = is_sooner(problem, device).filter(|_| any_tile) {
+    if let Some(why) = is_sooner(problem, device).filter(|_| any_tile && !problem.has_lse_strides()) {
         return (Kernel::Decode, why);
     }
     if !Target::Sm90a.runs_on(device.compute_capability) {

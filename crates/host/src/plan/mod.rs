@@ -207,6 +207,9 @@ pub(crate) fn plan(problem: &Problem, device: &Device, request: &Request) -> Res
         return crate::cpu::backend::plan_on_cpu(problem, candidate.kernel, request);
     }
     if candidate.kernel == Kernel::Decode {
+        if problem.has_lse_strides() {
+            return Err(Error::LseStrides { operation: candidate.kernel.name() });
+        }
         return few::plan_few(problem, device, request, candidate.why);
     }
     if candidate.kernel == Kernel::ForwardSm90 {

@@ -27,7 +27,7 @@ pub(super) fn plan_unfused(problem: &Problem, request: &Request) -> Result<Choic
     let tiles_n = problem.seqlen_k().div_ceil(standard::BLOCK_N as usize);
     let tiles_d = problem.head_dim_v().div_ceil(standard::BLOCK_N as usize);
     let tiles_softmax = problem.seqlen_q().div_ceil(standard::SOFTMAX_ROWS as usize);
-    let scores = problem.lse_len() as u128 * problem.seqlen_k() as u128 * problem.dtype().bytes() as u128;
+    let scores = problem.all_rows() as u128 * problem.seqlen_k() as u128 * problem.dtype().bytes() as u128;
     let workspace_bytes = u64::try_from(scores).map_err(|_| Error::OutOfMemory {
         what: "the score matrix",
         needed: scores,
