@@ -70,6 +70,16 @@ pub enum Error {
         /// The fewest rows.
         needed: usize,
     },
+    /// Another rank is gone, so that there is no result.
+    #[error("rank {rank} {cause} ({after:.1?} after ranks had met)")]
+    Peer {
+        /// The rank.
+        rank: usize,
+        /// Why.
+        cause: crate::distributed::PeerCause,
+        /// When that was noticed, after ranks had met.
+        after: std::time::Duration,
+    },
     /// A problem that is not computed by several ranks together.
     #[error("context parallelism: {reason}")]
     Context {

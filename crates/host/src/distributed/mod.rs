@@ -14,12 +14,24 @@
 //!
 //! A [`Shard`] is a rank's part of a problem, and a [`Schedule`] its work, as data.
 
+mod frame;
+mod group;
 mod partition;
 mod schedule;
 mod shard;
 #[cfg(feature = "testing")]
 pub mod threads;
+mod world;
 
+pub use group::{Fingerprint, Group, PeerCause};
 pub use partition::{Cut, Half, Partition};
 pub use schedule::{Attend, Gather, Gathered, Schedule, Stage, Step, Stream, Work};
 pub use shard::Shard;
+pub use world::World;
+
+use crate::{Error, Result};
+
+/// An error with this reason.
+fn refuse<T>(reason: String) -> Result<T> {
+    Err(Error::Context { reason })
+}

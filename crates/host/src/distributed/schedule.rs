@@ -224,3 +224,162 @@ fn attend(shard: &Shard, (index, stage): (usize, &Stage), half: Half) -> Result<
         lse: (stage.batch * whole.heads() + heads.start) * lse_head + first_row,
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::distributed::Partition;
+    use crate::{DType, Options};
+    use proptest::prelude::*;
+
+    impl Schedule {
+        /// Steps that end before each one begins.
+        fn before(&self) -> Vec<HashSet<usize>> {
+            let mut before: Vec<HashSet<usize>> = Vec::new();
+            for (index, step) in self.steps.iter().enumerate() {
+                let of_stream = (0..index).rev().find(|&other| self.steps[other].stream == step.stream);
+                let direct = step.after.iter().copied().chain(of_stream);
+                let all = direct.flat_map(|other| before[other].iter().copied().chain([other])).collect();
+                before.push(all);
+            }
+            before
+        }
+
+        /// What is wrong with a rank's schedule, if anything is: a key that is read before it came, or came
+        /// too often.
+        fn defect(&self, shard: &Shard) -> Option<String> {
+            let before = self.before();
+            let (problem, rows) = (shard.problem(), gathered_rows(shard));
+            let mut gathered = HashSet::new();
+            for (index, step) in self.steps.iter().enumerate() {
+                match &step.work {
+                    Work::Place => {}
+                    Work::Gather { gathers, .. } => {
+                        let placed = before[index].iter().any(|&other| self.steps[other].work == Work::Place);
+                        if !placed {
+                            return Some(format!("step {index} sends rows that are not placed"));
+                        }
+                        for gather in gathers {
+                            for rank in 0..shard.world() {
+                                let piece = gather.piece_of(rank, shard.world());
+                                if !piece.is_empty() && !gathered.insert((gather.tensor as u8, piece.start)) {
+                                    return Some(format!("step {index} gathers what came before"));
+                                }
+                            }
+                        }
+                    }
+                    Work::Attend(attend) => {
+                        // Chunks that came, by tensor, of the heads and rows that it reads.
+                        let came: HashSet<_> = before[index]
+                            .iter()
+                            .filter_map(|&other| match &self.steps[other].work {
+                                Work::Gather { gathers, .. } => Some(gathers),
+                                _ => None,
+                            })
+                            .flatten()
+                            .flat_map(|gather| {
+                                let columns = match gather.tensor {
+                                    Gathered::K => problem.head_dim(),
+                                    Gathered::V => problem.head_dim_v(),
+                                };
+                                (0..shard.world()).flat_map(move |rank| {
+                                    let piece = gather.piece_of(rank, shard.world());
+                                    let rows = piece.start / columns..piece.end / columns;
+                                    rows.step_by(shard.keys().chunk_len())
+                                        .map(move |row| (gather.tensor as u8, row))
+                                })
+                            })
+                            .collect();
+                        let stage = &self.stages[attend.stage];
+                        let end = attend.problem.seqlen_k();
+                        for kv_head in stage.kv_heads.clone() {
+                            let head = (stage.batch * problem.kv_heads() + kv_head) * rows;
+                            for first in (0..end).step_by(shard.keys().chunk_len()) {
+                                for tensor in [Gathered::K, Gathered::V] {
+                                    if !came.contains(&(tensor as u8, head + first)) {
+                                        return Some(format!(
+                                            "step {index} reads key {first} before it came"
+                                        ));
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+            None
+        }
+    }
+
+    fn problem(
+        [batch, kv_heads, group]: [usize; 3],
+        (sq, sk): (usize, usize),
+        window: (Option<usize>, Option<usize>),
+    ) -> Problem {
+        let of = |rows, heads| TensorLayout::bshd(batch, rows, heads, 8);
+        let (q, k) = (of(sq, kv_heads * group), of(sk, kv_heads));
+        let options = Options { window, ..Options::default() };
+        Problem::new(Tensors { q, k, v: k, o: q }, DType::F16, options).unwrap()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Each pair that sees each other is one rank's, and is computed once.
+        #[test]
+        fn each_pair_is_computed_once_after_its_key_came(
+            heads in [1..3_usize, 1..4, 1..3],
+            (world, more, keys) in (1..9_usize, 0..60_usize, 0..40_usize),
+            window in (proptest::option::of(0..90_usize), proptest::option::of(0..90_usize)),
+            (is_zigzag, heads_per_stage) in (any::<bool>(), 1..5_usize),
+        ) {
+            let partition = if is_zigzag { Partition::ZigZag } else { Partition::Contiguous };
+            let sq = 2 * world + more;
+            let whole = problem(heads, (sq, sq + keys), window);
+            let mut seen = HashSet::new();
+            for rank in 0..world {
+                let shard = Shard::new(&whole, rank, world, partition).unwrap();
+                let schedule = Schedule::forward(&shard, heads_per_stage).unwrap();
+                prop_assert_eq!(schedule.defect(&shard), None);
+                for step in &schedule.steps {
+                    let Work::Attend(attend) = &step.work else { continue };
+                    let stage = &schedule.stages[attend.stage];
+                    let first = shard.queries().rows_of(rank, attend.half).start;
+                    for (row, head) in (0..attend.problem.seqlen_q()).flat_map(|row| {
+                        (0..attend.problem.heads()).map(move |head| (row, head))
+                    }) {
+                        let head = stage.kv_heads.start * whole.group() + head;
+                        let keys = attend.problem.visible_keys(0, row);
+                        prop_assert!(seen.insert((stage.batch, head, first + row)));
+                        let expected = whole.visible_keys(stage.batch, first + row);
+                        prop_assert!(keys == expected || keys.is_empty() && expected.is_empty());
+                    }
+                }
+            }
+            prop_assert_eq!(seen.len(), whole.batch() * whole.heads() * sq);
+        }
+    }
+
+    #[test]
+    fn a_step_that_does_not_wait_is_found() {
+        let whole = problem([1, 2, 1], (64, 64), (None, Some(0)));
+        let shard = Shard::new(&whole, 1, 4, Partition::ZigZag).unwrap();
+        let schedule = Schedule::forward(&shard, 1).unwrap();
+        assert_eq!(schedule.defect(&shard), None);
+        let mut found = 0;
+        for index in 0..schedule.steps.len() {
+            for dropped in 0..schedule.steps[index].after.len() {
+                let mut changed = schedule.clone();
+                changed.steps[index].after.remove(dropped);
+                found += usize::from(changed.defect(&shard).is_some());
+            }
+        }
+        // The first gather waits for rows that are placed, and attention of two halves and stages for gathers.
+        assert_eq!(found, 5);
+        let mut twice = schedule.clone();
+        twice.steps.push(schedule.steps[1].clone());
+        assert!(twice.defect(&shard).unwrap().contains("came before"));
+    }
+}

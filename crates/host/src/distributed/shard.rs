@@ -1,6 +1,6 @@
 //! A rank's part of a problem.
 
-use super::{Cut, Half, Partition};
+use super::{Cut, Half, Partition, refuse};
 use crate::{Error, Problem, Result, TensorLayout, Tensors};
 
 /// Rows of a tile, at multiples of which long chunks begin.
@@ -127,10 +127,6 @@ impl Shard {
     pub fn query_positions(&self) -> impl Iterator<Item = usize> + '_ {
         Half::ALL.into_iter().flat_map(|half| self.queries.rows_of(self.rank, half))
     }
-}
-
-fn refuse<T>(reason: String) -> Result<T> {
-    Err(Error::Context { reason })
 }
 
 /// What ranks do not compute together, if the problem has it.
