@@ -70,6 +70,30 @@ pub enum Error {
         /// The fewest rows.
         needed: usize,
     },
+    /// NCCL cannot be loaded.
+    #[error("NCCL cannot be loaded: {reason}; PyTorch's wheels have one, and FA_NCCL names a file")]
+    NoNccl {
+        /// What was looked for, and why it did not open.
+        reason: String,
+    },
+    /// NCCL is too old for a function.
+    #[error("NCCL has no function {function}; {found}")]
+    NcclFunction {
+        /// The function.
+        function: &'static str,
+        /// The file, and its version.
+        found: String,
+    },
+    /// A call of NCCL failed.
+    #[error("{function} failed with {code}: {description}")]
+    Nccl {
+        /// The function.
+        function: &'static str,
+        /// The `ncclResult_t`.
+        code: i32,
+        /// NCCL's words.
+        description: String,
+    },
     /// Another rank is gone, so that there is no result.
     #[error("rank {rank} {cause} ({after:.1?} after ranks had met)")]
     Peer {

@@ -6,8 +6,10 @@
 mod buffer;
 mod driver;
 mod graph;
+mod library;
 mod memory;
 mod modules;
+mod nccl;
 mod resident;
 mod tensor_map;
 #[cfg(feature = "testing")]

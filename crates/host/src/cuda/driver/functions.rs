@@ -1,42 +1,14 @@
 //! The functions of the driver that are called here.
 
-use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
-use std::sync::OnceLock;
-
 use super::error::CuResult;
 use super::types::*;
 use super::{Driver, Failure, Stream};
-
-/// Makes a method of [`Driver`] of each function, by the name that the library exports it under.
-macro_rules! functions {
-    ($($(#[$cfg:meta])? fn $name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
-        /// What was found of each function: empty until its first call, `None` where the driver lacks it.
-        #[derive(Default)]
-        #[allow(non_snake_case, reason = "the driver's names")]
-        pub(super) struct Functions {
-            $($(#[$cfg])? $name: OnceLock<Option<unsafe extern "system" fn($($type),*) -> CuResult>>,)*
-        }
-
-        /// Each method is `unsafe`, for the driver trusts its arguments: they are what the CUDA driver API
-        /// asks of those of the function.
-        #[allow(non_snake_case, clippy::too_many_arguments, reason = "the driver's names and arguments")]
-        impl Driver {
-            $($(#[$cfg])?
-            pub(in crate::cuda) unsafe fn $name(&self, $($argument: $type),*) -> Result<(), Failure<'_>> {
-                let name = stringify!($name);
-                // SAFETY: `cuda.h` declares the function so; `self` keeps the library open.
-                let function = self.functions.$name.get_or_init(|| unsafe { self.library.find(name) });
-                let Some(function) = function else { return Err(Failure::missing(self, name)) };
-                // SAFETY: the arguments are what the CUDA driver API asks of this function, as said above.
-                let code = unsafe { function($($argument),*) };
-                Failure::check(self, name, code)
-            })*
-        }
-    };
-}
+use crate::cuda::library::functions;
+use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 
 // All are in drivers of CUDA 12.0. Of those that older ones lack, the first version is named.
 functions! {
+    Driver, CuResult, Failure<'_>;
     fn cuInit(flags: c_uint);
     fn cuDriverGetVersion(version: *mut c_int);
     fn cuGetErrorName(code: CuResult, name: *mut *const c_char);

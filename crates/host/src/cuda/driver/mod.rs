@@ -10,13 +10,13 @@ mod error;
 mod event;
 mod functions;
 mod graph;
-mod library;
 mod stream;
 mod types;
 mod version;
 
 use std::sync::OnceLock;
 
+use super::library::Library;
 use crate::{Error, Result};
 pub(super) use context::Context;
 pub(super) use error::Failure;
@@ -25,7 +25,6 @@ pub(super) use event::Event;
 use functions::Functions;
 pub(super) use graph::ExecutableGraph;
 use graph::RecordedGraph;
-use library::Library;
 pub(super) use stream::OwnedStream;
 pub use stream::Stream;
 pub(super) use types::*;

@@ -1,0 +1,165 @@
+//! NCCL, loaded at run time: the process's own, PyTorch's, or the system's.
+//!
+//! Names and values are those of `nccl.h`.
+
+mod functions;
+
+use std::ffi::{CStr, c_char};
+use std::sync::OnceLock;
+
+use super::library::Library;
+use crate::{Error, Result};
+pub(in crate::cuda) use functions::UniqueId;
+use functions::{Functions, NcclResult};
+
+/// The library's names, the one of all installations first: PyTorch's wheels have no other.
+const FILES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
+
+/// The variable that names another file.
+const VARIABLE: &str = "FA_NCCL";
+
+/// The first version that gathers by copy engines.
+pub(crate) const COPY_ENGINES: i32 = 22_800;
+
+/// NCCL of this process.
+pub(in crate::cuda) struct Nccl {
+    library: Library,
+    functions: Functions,
+    /// Where it was found.
+    file: String,
+    /// As 10000·major + 100·minor + patch.
+    version: i32,
+}
+
+impl Nccl {
+    /// NCCL, which is opened once; a failure to open it is kept too. `FA_NCCL` names the file; without it, a
+    /// library that the process has loaded already, as PyTorch does, comes before the system's.
+    ///
+    /// # Errors
+    /// [`Error::NoNccl`] when there is none, with where it was looked for.
+    pub(in crate::cuda) fn get() -> Result<&'static Self> {
+        static NCCL: OnceLock<Result<Nccl, String>> = OnceLock::new();
+        let opened = NCCL.get_or_init(|| {
+            let named = std::env::var(VARIABLE).ok();
+            match &named {
+                Some(file) => Self::open(&[file.as_str()]),
+                None => Self::open(&FILES),
+            }
+        });
+        opened.as_ref().map_err(|reason| Error::NoNccl { reason: reason.clone() })
+    }
+
+    /// The first of these files that opens.
+    fn open(files: &[&str]) -> Result<Self, String> {
+        let mut reasons = Vec::new();
+        for file in files {
+            match Library::open(file) {
+                Ok(library) => {
+                    let functions = Functions::default();
+                    let mut nccl = Self { library, functions, file: (*file).to_owned(), version: 0 };
+                    let mut version = 0;
+                    // SAFETY: NCCL writes one integer.
+                    let found = unsafe { nccl.ncclGetVersion(&raw mut version) };
+                    match found.map_err(Error::from) {
+                        Ok(()) => {
+                            nccl.version = version;
+                            return Ok(nccl);
+                        }
+                        Err(error) => reasons.push(format!("{file}: {error}")),
+                    }
+                }
+                Err(reason) => reasons.push(format!("{file}: {reason}")),
+            }
+        }
+        Err(reasons.join("; "))
+    }
+
+    /// The file that was opened.
+    pub(in crate::cuda) fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// The version, as 10000·major + 100·minor + patch.
+    pub(in crate::cuda) const fn version(&self) -> i32 {
+        self.version
+    }
+
+    /// Whether gathers run on copy engines, and leave multiprocessors alone.
+    pub(in crate::cuda) const fn has_copy_engines(&self) -> bool {
+        self.version >= COPY_ENGINES
+    }
+
+    /// NCCL's words for a code.
+    fn description(&self, code: NcclResult) -> String {
+        type GetErrorString = unsafe extern "system" fn(NcclResult) -> *const c_char;
+        // SAFETY: `nccl.h` declares the function so, and takes any code.
+        let text = unsafe { self.library.find::<GetErrorString>("ncclGetErrorString").map(|get| get(code)) };
+        match text {
+            // SAFETY: NCCL's texts end with NUL and stay where they are while it is loaded.
+            Some(text) if !text.is_null() => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
+            _ => "no description".to_owned(),
+        }
+    }
+}
+
+/// 22809 as 2.28.9.
+pub(crate) fn version_name(version: i32) -> String {
+    format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
+}
+
+/// A call that failed.
+pub(in crate::cuda) struct Failure<'nccl> {
+    nccl: &'nccl Nccl,
+    function: &'static str,
+    /// `None` where the library has no such function.
+    code: Option<NcclResult>,
+}
+
+impl<'nccl> Failure<'nccl> {
+    const fn missing(nccl: &'nccl Nccl, function: &'static str) -> Self {
+        Self { nccl, function, code: None }
+    }
+
+    /// The call's outcome by the code that it returned; a call that goes on has not failed.
+    fn check(nccl: &'nccl Nccl, function: &'static str, code: NcclResult) -> Result<(), Self> {
+        match code {
+            NcclResult::SUCCESS | NcclResult::IN_PROGRESS => Ok(()),
+            code => Err(Self { nccl, function, code: Some(code) }),
+        }
+    }
+}
+
+impl From<Failure<'_>> for Error {
+    fn from(Failure { nccl, function, code }: Failure<'_>) -> Self {
+        let found = || format!("{} is NCCL {}", nccl.file, version_name(nccl.version));
+        match code {
+            None => Self::NcclFunction { function, found: found() },
+            Some(code) => Self::Nccl { function, code: code.0, description: nccl.description(code) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_not_there_is_named_with_all_places() {
+        let reason = Nccl::open(&["libnccl-that-is-missing.so.2", "libnccl-nor-this.so"]).err().unwrap();
+        let [first, second] = ["libnccl-that-is-missing.so.2: ", "; libnccl-nor-this.so: "];
+        assert!(reason.starts_with(first) && reason.contains(second), "{reason}");
+    }
+
+    #[test]
+    fn a_library_that_is_no_nccl_is_refused() {
+        let reason = Nccl::open(&["libc.so.6"]).err().unwrap();
+        let expected = "libc.so.6: NCCL has no function ncclGetVersion; libc.so.6 is NCCL 0.0.0";
+        assert_eq!(reason, expected);
+    }
+
+    #[test]
+    fn versions_are_named_as_releases_are() {
+        assert_eq!(version_name(22_809), "2.28.9");
+        assert!(COPY_ENGINES <= 22_809);
+    }
+}
