@@ -1,7 +1,7 @@
 //! Several ranks, as threads over host memory, against one: O and lse have the same bits.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use flash_attention::distributed::{Half, Partition, Schedule, Shard, threads};
+use flash_attention::distributed::{Half, Partition, Schedule, Shard, StageHeads, threads};
 use flash_attention::forward::{Dropout, Outputs};
 use flash_attention::{
     Backend, BackendKind, DType, Element, Kernel, Options, Problem, Request, TensorLayout, Tensors,
@@ -53,7 +53,7 @@ fn check<T: Element<Output = T>>(
     backend.run(&plan, (data_q, data_k, data_v), outputs).unwrap();
     let found = threads::in_threads(world, |mut peers| {
         let shard = Shard::new(problem, peers.rank(), world, partition).unwrap();
-        let schedule = Schedule::forward(&shard, heads).unwrap();
+        let schedule = Schedule::forward(&shard, StageHeads { first: 1, later: heads }).unwrap();
         let own = [(false, (q, data_q)), (true, (k, data_k)), (true, (v, data_v))];
         let [q, k, v] =
             own.map(|(of_keys, (layout, data))| own_rows(&shard, of_keys, (layout, data), poison));
@@ -172,6 +172,18 @@ proptest! {
             }
         }
     }
+}
+
+/// ALiBi's bias is added up from where a tile begins.
+#[test]
+fn ranks_have_the_bits_of_one_with_slopes_in_the_simulator() {
+    let layout = TensorLayout::bshd(1, 1000, 1, 16);
+    let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+    let options = Options { causal: true, alibi_slopes: Some(vec![0.3]), ..Options::default() };
+    let problem = Problem::new(tensors, DType::F16, options).unwrap();
+    let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+    let ranks = (2, Partition::Contiguous, 1);
+    check::<f16>(&problem, &Backend::simulator(1), &request, ranks).unwrap();
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod alignment;
 mod backward;
 mod bits;
 mod causal;
+mod context;
 mod cpu;
 mod decode;
 mod doctor;
@@ -74,7 +75,7 @@ macro_rules! experiment {
 const PUBLISHED: &[&str] = &["--grid", "published"];
 
 /// Every experiment: those of `fa-bench all` in the order in which they run, the most telling first.
-pub(crate) const EXPERIMENTS: [Experiment; 24] = [
+pub(crate) const EXPERIMENTS: [Experiment; 25] = [
     experiment!(
         doctor,
         Some(&[]),
@@ -113,6 +114,11 @@ pub(crate) const EXPERIMENTS: [Experiment; 24] = [
     ),
     experiment!(pitfalls, Some(&[]), "What careless callers lose: waits, copies, small batches, first calls"),
     experiment!(profile, Some(&[]), "Chrome traces of fused and unfused attention"),
+    experiment!(
+        context,
+        None,
+        "One problem on several GPUs (context parallelism): of linear, and whether the bits are one GPU's"
+    ),
     experiment!(cpu, None, "The forward pass on the CPU, beside PyTorch's on as many threads"),
     experiment!(
         bits,

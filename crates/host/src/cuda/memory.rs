@@ -93,9 +93,9 @@ impl DeviceMemory {
     #[cfg(feature = "testing")]
     pub fn time(&self, enqueue: impl FnOnce(Stream) -> Result<()>) -> Result<Duration> {
         let [begin, end] = [Event::new(&self.cuda.context)?, Event::new(&self.cuda.context)?];
-        begin.record(&self.stream)?;
+        begin.record(self.stream())?;
         enqueue(self.stream())?;
-        end.record(&self.stream)?;
+        end.record(self.stream())?;
         begin.time_until(&end)
     }
 

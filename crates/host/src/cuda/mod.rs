@@ -10,6 +10,7 @@ mod library;
 mod memory;
 mod modules;
 mod nccl;
+pub(crate) mod ranks;
 mod resident;
 mod tensor_map;
 #[cfg(feature = "testing")]

@@ -25,9 +25,12 @@ mod world;
 
 pub use group::{Fingerprint, Group, PeerCause};
 pub use partition::{Cut, Half, Partition};
-pub use schedule::{Attend, Gather, Gathered, Schedule, Stage, Step, Stream, Work};
+pub use schedule::{Attend, Gather, Gathered, Place, Schedule, Stage, StageHeads, Step, Stream, Work};
 pub use shard::Shard;
 pub use world::World;
+
+#[cfg(feature = "cuda")]
+pub use crate::cuda::ranks::{LocalRanks, ShardAddresses};
 
 use crate::{Error, Result};
 

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::{Half, Shard};
+use crate::append::{AppendOptions, AppendProblem, AppendTensors};
 use crate::{Problem, Result, TensorLayout, Tensors};
 
 /// Key/value heads of a sequence that are gathered and attended to together.
@@ -67,11 +68,27 @@ pub struct Attend {
     pub lse: usize,
 }
 
+/// A half's rows of K and V on their way to where they belong in the gathered ones: appended to a cache, of all
+/// sequences and heads at once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Place {
+    /// Whose rows.
+    pub half: Half,
+    /// The problem, over views.
+    pub problem: AppendProblem,
+    /// Elements of the rank's K before the view's first.
+    pub k: usize,
+    /// The same of V.
+    pub v: usize,
+    /// Rows of each head of the gathered K and V before the half's.
+    pub before: usize,
+}
+
 /// Work of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
-    /// The rank's rows of K and V go to where they belong in the gathered ones, all heads at once.
-    Place,
+    /// A half's rows go to where they belong.
+    Place(Box<Place>),
     /// Other ranks' rows of a stage's heads come.
     Gather {
         /// Index of the stage.
@@ -88,8 +105,60 @@ pub enum Work {
 pub enum Stream {
     /// Gathers, by copy engines.
     Copies,
-    /// Attention of one half: the last tiles of one hide in the other's work.
-    Attention(Half),
+    /// Attention of one half, and of every second stage: the last tiles of one hide in the others' work.
+    Attention {
+        /// Whose queries.
+        half: Half,
+        /// The stage's index modulo 2.
+        turn: usize,
+    },
+}
+
+/// Key/value heads of each stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StageHeads {
+    /// Of the first, whose gather nothing hides.
+    pub first: usize,
+    /// Of all others, at most.
+    pub later: usize,
+}
+
+impl StageHeads {
+    /// Products of a GPU, FLOPs a second, and bytes that copy engines bring it: the forward pass at D=128 on an
+    /// H200 at its power limit, and gathers of large pieces over NVLink.
+    const FLOPS: f64 = 650e12;
+    const BYTES: f64 = 300e9;
+
+    /// One head in the first stage, and in the others so many that they are gathered while one is attended to.
+    pub fn of(shard: &Shard) -> Self {
+        let (problem, world) = (shard.problem(), shard.world() as f64);
+        let (sq, sk) = (problem.seqlen_q() as f64, problem.seqlen_k() as f64);
+        let seen = match problem.window() {
+            (None, None) => sk,
+            (left, right) => {
+                let reach = |side: Option<usize>, all: f64| side.map_or(all, |side| (side as f64).min(all));
+                (reach(left, sk - sq / 2.0) + reach(right, sq / 2.0)).min(sk)
+            }
+        };
+        let columns = (problem.head_dim() + problem.head_dim_v()) as f64;
+        let attends = 2.0 * columns * sq * seen * problem.group() as f64 / world / Self::FLOPS;
+        let bytes = problem.dtype().bytes() as f64;
+        let gathers = (sk * (world - 1.0) / world * columns * bytes / Self::BYTES).max(1e-9);
+        Self { first: 1, later: ((attends / gathers) as usize).max(1) }
+    }
+
+    /// Ranges of so many heads, the first stage of all first.
+    fn ranges(self, kv_heads: usize, is_first: bool) -> Vec<Range<usize>> {
+        let later = self.later.max(1);
+        let mut end = if is_first { self.first.clamp(1, kv_heads) } else { later.min(kv_heads) };
+        let mut ranges = vec![0..end];
+        while end < kv_heads {
+            let next = kv_heads.min(end.saturating_add(later));
+            ranges.push(end..next);
+            end = next;
+        }
+        ranges
+    }
 }
 
 /// A step: work on a stream, behind the stream's earlier steps and those in `after`.
@@ -121,29 +190,33 @@ impl Schedule {
     /// The forward pass of a rank's part, with so many key/value heads a stage, at least one.
     ///
     /// # Errors
-    /// As [`Problem::new`], for the parts' tensors.
-    pub fn forward(shard: &Shard, heads_per_stage: usize) -> Result<Self> {
+    /// As [`Problem::new`] and [`AppendProblem::new`], for the parts' tensors.
+    pub fn forward(shard: &Shard, heads: StageHeads) -> Result<Self> {
         let problem = shard.problem();
         let (batch, kv_heads) = (problem.tensors().k.batch, problem.kv_heads());
         let stages: Vec<_> = (0..batch)
             .flat_map(|batch| {
-                let firsts = (0..kv_heads).step_by(heads_per_stage.max(1));
-                firsts.map(move |first| Stage {
-                    batch,
-                    kv_heads: first..kv_heads.min(first + heads_per_stage.max(1)),
-                })
+                let ranges = heads.ranges(kv_heads, batch == 0);
+                ranges.into_iter().map(move |kv_heads| Stage { batch, kv_heads })
             })
             .collect();
-        let place = Step { stream: Stream::Attention(Half::Low), work: Work::Place, after: vec![] };
-        let mut steps = vec![place];
+        let mut steps = Vec::new();
+        for half in Half::ALL {
+            if let Some(place) = place(shard, half)? {
+                let stream = Stream::Attention { half: Half::Low, turn: 0 };
+                steps.push(Step { stream, work: Work::Place(Box::new(place)), after: vec![] });
+            }
+        }
+        let placed: Vec<_> = steps.len().checked_sub(1).into_iter().collect();
         for (index, stage) in stages.iter().enumerate() {
             let gather = steps.len();
-            let after = if index == 0 { vec![0] } else { vec![] };
+            let after = if index == 0 { placed.clone() } else { vec![] };
             let work = Work::Gather { stage: index, gathers: gathers(shard, stage) };
             steps.push(Step { stream: Stream::Copies, work, after });
             for half in Half::ALL {
                 if let Some(attend) = attend(shard, (index, stage), half)? {
-                    let (stream, work) = (Stream::Attention(half), Work::Attend(Box::new(attend)));
+                    let stream = Stream::Attention { half, turn: index % 2 };
+                    let work = Work::Attend(Box::new(attend));
                     steps.push(Step { stream, work, after: vec![gather] });
                 }
             }
@@ -157,6 +230,27 @@ impl Schedule {
 /// Rows of each head of the gathered K and V.
 fn gathered_rows(shard: &Shard) -> usize {
     2 * shard.world() * shard.keys().chunk_len()
+}
+
+/// What a half's rows are appended to; none where it has no rows.
+fn place(shard: &Shard, half: Half) -> Result<Option<Place>> {
+    let (keys, own) = (shard.keys(), shard.tensors());
+    let rows = keys.rows_of(shard.rank(), half);
+    if rows.is_empty() {
+        return Ok(None);
+    }
+    let first = keys.local_start(shard.rank(), half);
+    let new = |layout: &TensorLayout| TensorLayout { seqlen: rows.len(), ..*layout };
+    let cache = |of: &TensorLayout| TensorLayout::bhsd(of.batch, gathered_rows(shard), of.heads, of.head_dim);
+    let (k_cache, v_cache) = (cache(&own.k), cache(&own.v));
+    let tensors = AppendTensors { k: new(&own.k), v: new(&own.v), k_cache, v_cache };
+    Ok(Some(Place {
+        half,
+        problem: AppendProblem::new(tensors, shard.problem().dtype(), AppendOptions::default())?,
+        k: own.k.row(0, first, 0),
+        v: own.v.row(0, first, 0),
+        before: keys.chunk_of(shard.rank(), half) * keys.chunk_len(),
+    }))
 }
 
 /// The gathers of a stage's heads.
@@ -255,10 +349,12 @@ mod tests {
             let mut gathered = HashSet::new();
             for (index, step) in self.steps.iter().enumerate() {
                 match &step.work {
-                    Work::Place => {}
+                    Work::Place(_) => {}
                     Work::Gather { gathers, .. } => {
-                        let placed = before[index].iter().any(|&other| self.steps[other].work == Work::Place);
-                        if !placed {
+                        let is_place = |step: &Step| matches!(step.work, Work::Place(_));
+                        let came =
+                            before[index].iter().filter(|&&other| is_place(&self.steps[other])).count();
+                        if came < self.steps.iter().filter(|step| is_place(step)).count() {
                             return Some(format!("step {index} sends rows that are not placed"));
                         }
                         for gather in gathers {
@@ -333,7 +429,7 @@ mod tests {
             heads in [1..3_usize, 1..4, 1..3],
             (world, more, keys) in (1..9_usize, 0..60_usize, 0..40_usize),
             window in (proptest::option::of(0..90_usize), proptest::option::of(0..90_usize)),
-            (is_zigzag, heads_per_stage) in (any::<bool>(), 1..5_usize),
+            (is_zigzag, first, later) in (any::<bool>(), 1..3_usize, 1..5_usize),
         ) {
             let partition = if is_zigzag { Partition::ZigZag } else { Partition::Contiguous };
             let sq = 2 * world + more;
@@ -341,7 +437,7 @@ mod tests {
             let mut seen = HashSet::new();
             for rank in 0..world {
                 let shard = Shard::new(&whole, rank, world, partition).unwrap();
-                let schedule = Schedule::forward(&shard, heads_per_stage).unwrap();
+                let schedule = Schedule::forward(&shard, StageHeads { first, later }).unwrap();
                 prop_assert_eq!(schedule.defect(&shard), None);
                 for step in &schedule.steps {
                     let Work::Attend(attend) = &step.work else { continue };
@@ -366,7 +462,7 @@ mod tests {
     fn a_step_that_does_not_wait_is_found() {
         let whole = problem([1, 2, 1], (64, 64), (None, Some(0)));
         let shard = Shard::new(&whole, 1, 4, Partition::ZigZag).unwrap();
-        let schedule = Schedule::forward(&shard, 1).unwrap();
+        let schedule = Schedule::forward(&shard, StageHeads { first: 1, later: 1 }).unwrap();
         assert_eq!(schedule.defect(&shard), None);
         let mut found = 0;
         for index in 0..schedule.steps.len() {
@@ -379,7 +475,7 @@ mod tests {
         // The first gather waits for rows that are placed, and attention of two halves and stages for gathers.
         assert_eq!(found, 5);
         let mut twice = schedule.clone();
-        twice.steps.push(schedule.steps[1].clone());
+        twice.steps.push(schedule.steps[2].clone());
         assert!(twice.defect(&shard).unwrap().contains("came before"));
     }
 }

@@ -7,7 +7,8 @@ use crate::{Error, Problem, Result, TensorLayout, Tensors};
 const TILE_ROWS: usize = 128;
 
 /// Rows at multiples of which all tiles of 64, 128 and 192 begin. Under a left window a tile's steps count keys
-/// from its first row's first on, so that the bits of one device need its tiles.
+/// from its first row's first on, and ALiBi's bias is added up from a tile's diagonal: the bits of one device
+/// need its tiles.
 const ALL_TILES_ROWS: usize = 384;
 
 /// Tiles of a chunk from which on rounding to whole ones costs little.
@@ -43,7 +44,8 @@ impl Shard {
             let are_long = rows >= 2 * world * WHOLE_TILES * TILE_ROWS;
             Cut::new(rows, world, partition, if are_long { least.max(TILE_ROWS) } else { least })
         };
-        let of_tiles = if problem.window().0.is_some() { ALL_TILES_ROWS } else { 1 };
+        let needs_tiles = problem.window().0.is_some() || problem.alibi_slopes().is_some();
+        let of_tiles = if needs_tiles { ALL_TILES_ROWS } else { 1 };
         let (queries, keys) = (cut(problem.seqlen_q(), of_tiles)?, cut(problem.seqlen_k(), 1)?);
         let of = |layout: &TensorLayout, cut: &Cut| {
             // A rank may have no rows of a sequence that is cut into whole tiles.

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use super::{Attend, Gather, Gathered, Half, Schedule, Shard, Work};
+use super::{Attend, Gather, Gathered, Schedule, Shard, Work};
+use crate::append::{AppendInputs, AppendOutputs};
 use crate::forward::Outputs;
-use crate::{Backend, Element, Error, Plan, Request, Result, TensorLayout};
+use crate::{Backend, Element, Error, Plan, Request, Result};
 
 /// A piece of a gathered tensor on its way: which gather of the schedule, whose, and its elements.
 struct Piece<T> {
@@ -92,9 +93,13 @@ pub fn forward<T: Element>(
     let mut gathered = schedule.gathered.map(|len| vec![T::from_f32(f32::NAN); len]);
     for step in &schedule.steps {
         match &step.work {
-            Work::Place => {
-                place(shard, (Gathered::K, k), &mut gathered[0]);
-                place(shard, (Gathered::V, v), &mut gathered[1]);
+            Work::Place(place) => {
+                let plan = backend.plan(&place.problem, &())?;
+                let before = vec![place.before as i32; shard.tensors().k.batch];
+                let inputs =
+                    AppendInputs { seqused_k: &before, ..AppendInputs::new(&k[place.k..], &v[place.v..]) };
+                let [k_cache, v_cache] = &mut gathered;
+                backend.run(&plan, inputs, AppendOutputs { k_cache, v_cache, q: &mut [] })?;
             }
             Work::Gather { stage, gathers } => {
                 for (index, gather) in gathers.iter().enumerate() {
@@ -114,27 +119,6 @@ pub fn forward<T: Element>(
         }
     }
     Ok(())
-}
-
-/// Copies the rank's rows of a tensor to where they belong in the gathered one.
-fn place<T: Element>(shard: &Shard, (tensor, rows): (Gathered, &[T]), into: &mut [T]) {
-    let layout: &TensorLayout = match tensor {
-        Gathered::K => &shard.tensors().k,
-        Gathered::V => &shard.tensors().v,
-    };
-    let (keys, columns) = (shard.keys(), layout.head_dim);
-    for batch in 0..layout.batch {
-        for head in 0..layout.heads {
-            for half in Half::ALL {
-                let first = (batch * layout.heads + head) * 2 * keys.world() * keys.chunk_len();
-                let to = first + keys.chunk_of(shard.rank(), half) * keys.chunk_len();
-                for row in 0..keys.rows_of(shard.rank(), half).len() {
-                    let from = layout.row(batch, keys.local_start(shard.rank(), half) + row, head);
-                    into[(to + row) * columns..][..columns].copy_from_slice(&rows[from..from + columns]);
-                }
-            }
-        }
-    }
 }
 
 /// Runs `rank` once for each rank, each in a thread of its own, and returns what they return, in their order.

@@ -50,6 +50,27 @@ impl Context {
         self.ordinal
     }
 
+    /// The driver's handle.
+    pub(in crate::cuda) const fn handle(&self) -> CuContext {
+        self.handle
+    }
+
+    /// Lets this GPU reach the memory of another, and says whether it can.
+    pub(in crate::cuda) fn reach(&self, other: &Self) -> Result<bool> {
+        self.make_current()?;
+        let mut can = 0;
+        // SAFETY: the driver writes one integer, of two of its devices.
+        unsafe { self.driver.cuDeviceCanAccessPeer(&raw mut can, self.device, other.device) }?;
+        if can == 0 {
+            return Ok(false);
+        }
+        // SAFETY: the other context is retained; this one is current.
+        match unsafe { self.driver.cuCtxEnablePeerAccess(other.handle, 0) } {
+            Err(failure) if !failure.is_enabled_already() => Err(failure.into()),
+            _ => Ok(true),
+        }
+    }
+
     /// Makes this the context of the calling thread, which functions without a context as argument act on.
     pub(in crate::cuda) fn make_current(&self) -> Result<()> {
         let mut current = std::ptr::null_mut();

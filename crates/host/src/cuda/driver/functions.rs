@@ -25,6 +25,8 @@ functions! {
     fn cuDevicePrimaryCtxRelease_v2(device: CuDevice);
     fn cuCtxGetCurrent(context: *mut CuContext);
     fn cuCtxSetCurrent(context: CuContext);
+    fn cuDeviceCanAccessPeer(can: *mut c_int, device: CuDevice, peer: CuDevice);
+    fn cuCtxEnablePeerAccess(peer: CuContext, flags: c_uint);
 
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     fn cuMemAlloc_v2(address: *mut u64, bytes: usize);
@@ -32,8 +34,15 @@ functions! {
     fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: Stream);
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: Stream);
     fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize);
-    #[cfg(feature = "testing")]
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: Stream);
+    fn cuMemcpyPeerAsync(
+        to: u64,
+        to_context: CuContext,
+        from: u64,
+        from_context: CuContext,
+        bytes: usize,
+        stream: Stream,
+    );
     fn cuMemsetD8Async(address: u64, byte: c_uchar, bytes: usize, stream: Stream);
     fn cuPointerGetAttribute(value: *mut c_void, attribute: PointerAttribute, address: u64);
 
@@ -72,6 +81,7 @@ functions! {
     fn cuStreamCreate(stream: *mut Stream, flags: c_uint);
     fn cuStreamDestroy_v2(stream: Stream);
     fn cuStreamSynchronize(stream: Stream);
+    fn cuStreamWaitEvent(stream: Stream, event: CuEvent, flags: c_uint);
     // CUDA 10.1.
     fn cuStreamBeginCapture_v2(stream: Stream, mode: CaptureMode);
     fn cuStreamEndCapture(stream: Stream, graph: *mut CuGraph);
@@ -81,13 +91,9 @@ functions! {
     fn cuGraphExecDestroy(exec: CuGraphExec);
     fn cuGraphDestroy(graph: CuGraph);
 
-    #[cfg(feature = "testing")]
     fn cuEventCreate(event: *mut CuEvent, flags: c_uint);
-    #[cfg(feature = "testing")]
     fn cuEventDestroy_v2(event: CuEvent);
-    #[cfg(feature = "testing")]
     fn cuEventRecord(event: CuEvent, stream: Stream);
-    #[cfg(feature = "testing")]
     fn cuEventSynchronize(event: CuEvent);
     // From CUDA 12.8 on `cuda.h` has `_v2` beside it, for the same three arguments; drivers export both.
     #[cfg(feature = "testing")]

@@ -6,7 +6,6 @@
 
 mod context;
 mod error;
-#[cfg(feature = "testing")]
 mod event;
 mod functions;
 mod graph;
@@ -20,7 +19,6 @@ use super::library::Library;
 use crate::{Error, Result};
 pub(super) use context::Context;
 pub(super) use error::Failure;
-#[cfg(feature = "testing")]
 pub(super) use event::Event;
 use functions::Functions;
 pub(super) use graph::ExecutableGraph;

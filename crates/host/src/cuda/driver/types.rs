@@ -11,7 +11,6 @@ pub(in crate::cuda) mod object {
     pub(in crate::cuda) enum Function {}
     pub(in crate::cuda) enum Graph {}
     pub(in crate::cuda) enum GraphExec {}
-    #[cfg(feature = "testing")]
     pub(in crate::cuda) enum Event {}
 }
 
@@ -21,7 +20,6 @@ pub(in crate::cuda) type CuModule = *mut object::Module;
 pub(in crate::cuda) type CuFunction = *mut object::Function;
 pub(in crate::cuda) type CuGraph = *mut object::Graph;
 pub(in crate::cuda) type CuGraphExec = *mut object::GraphExec;
-#[cfg(feature = "testing")]
 pub(in crate::cuda) type CuEvent = *mut object::Event;
 
 /// `CU_STREAM_NON_BLOCKING`: the stream does not wait for the legacy default stream, nor that one for it.
@@ -30,6 +28,9 @@ pub(in crate::cuda) const STREAM_NON_BLOCKING: u32 = 1;
 /// `CU_EVENT_DEFAULT`: the event has a time.
 #[cfg(feature = "testing")]
 pub(in crate::cuda) const EVENT_DEFAULT: u32 = 0;
+
+/// `CU_EVENT_DISABLE_TIMING`: the event orders streams, and has no time.
+pub(in crate::cuda) const EVENT_DISABLE_TIMING: u32 = 2;
 
 /// `CUdevice_attribute`.
 #[repr(u32)]

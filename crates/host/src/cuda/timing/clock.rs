@@ -55,7 +55,7 @@ impl Clock {
         self.record(0)?;
         for (index, end) in ends.iter().enumerate() {
             enqueue(index)?;
-            end.record(&self.cuda.stream)?;
+            end.record(self.cuda.stream())?;
         }
         ends.iter().map(|end| self.events[0].time_until(end)).collect()
     }
@@ -71,6 +71,6 @@ impl Clock {
     }
 
     fn record(&self, event: usize) -> Result<()> {
-        self.events[event].record(&self.cuda.stream)
+        self.events[event].record(self.cuda.stream())
     }
 }

@@ -1,0 +1,222 @@
+//! The tensors of one problem on one GPU, and of its parts on several.
+
+use anyhow::Result;
+use flash_attention::cuda::{Cuda, DeviceMemory};
+use flash_attention::distributed::{Half, LocalRanks, Shard, ShardAddresses};
+use flash_attention::forward::Addresses;
+use flash_attention::{Element, Plan, TensorLayout, Tensors};
+
+use crate::bytes;
+
+/// Elements that repeat over a tensor; a prime number, so that no two rows are alike.
+pub(super) const PATTERN: usize = 4_194_301;
+
+/// Elements that are compared at a time.
+const CHUNK: usize = 1 << 24;
+
+/// Where tensors begin, at multiples of 256 bytes of one allocation.
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    q: usize,
+    k: usize,
+    v: usize,
+    o: usize,
+    lse: usize,
+    end: usize,
+}
+
+impl Places {
+    fn new(tensors: &Tensors, lse_len: usize, element: usize) -> Self {
+        let mut end = 0;
+        let mut next = |bytes: usize| {
+            let at = end;
+            end = (end + bytes).next_multiple_of(256);
+            at
+        };
+        let Tensors { q, k, v, o } = tensors;
+        let [q, k, v, o] = [q, k, v, o].map(|layout| next(layout.span() * element));
+        let lse = next(lse_len * size_of::<f32>());
+        Self { q, k, v, o, lse, end }
+    }
+}
+
+/// A problem on one GPU.
+pub(super) struct Whole {
+    cuda: Cuda,
+    plan: Plan,
+    memory: DeviceMemory,
+    places: Places,
+    workspace: Option<DeviceMemory>,
+}
+
+impl Whole {
+    pub(super) fn new<T: Element>(cuda: &Cuda, plan: Plan, pattern: &[Vec<T>; 3]) -> Result<Self> {
+        let problem = plan.problem();
+        let places = Places::new(problem.tensors(), problem.lse_len(), problem.dtype().bytes());
+        let mut memory = cuda.device_memory(places.end)?;
+        let Tensors { q, k, v, .. } = problem.tensors();
+        for ((layout, at), pattern) in [(q, places.q), (k, places.k), (v, places.v)].into_iter().zip(pattern)
+        {
+            write(&mut memory, at, pattern, 0, layout.span())?;
+        }
+        cuda.load(&plan)?;
+        let bytes = plan.workspace_bytes() as usize;
+        let workspace = (bytes > 0).then(|| cuda.device_memory(bytes)).transpose()?;
+        Ok(Self { cuda: cuda.clone(), plan, memory, places, workspace })
+    }
+
+    pub(super) fn poison(&mut self) -> Result<()> {
+        poison(&mut self.memory, self.places)
+    }
+
+    pub(super) fn enqueue(&self) -> Result<()> {
+        let at = |offset: usize| self.memory.address() + offset as u64;
+        let addresses = Addresses {
+            q: at(self.places.q),
+            k: at(self.places.k),
+            v: at(self.places.v),
+            o: at(self.places.o),
+            lse: Some(at(self.places.lse)),
+            workspace: self.workspace.as_ref().map_or(0, DeviceMemory::address),
+            ..Addresses::default()
+        };
+        // SAFETY: the tensors are as long as the problem says, and live until the stream's work is over.
+        unsafe { self.cuda.enqueue(&self.plan, &addresses, self.memory.stream()) }?;
+        Ok(())
+    }
+
+    pub(super) fn wait(&self) -> Result<()> {
+        Ok(self.memory.read(0, &mut [0])?)
+    }
+}
+
+/// The ranks' parts.
+pub(super) struct Shards {
+    memories: Vec<(DeviceMemory, Places)>,
+}
+
+impl Shards {
+    pub(super) fn new<T: Element>(gpus: &[Cuda], ranks: &LocalRanks, pattern: &[Vec<T>; 3]) -> Result<Self> {
+        let mut memories = Vec::new();
+        for (rank, cuda) in gpus.iter().enumerate() {
+            let Some(shard) = ranks.shard(rank) else { break };
+            let (tensors, whole) = (shard.tensors(), shard.problem().tensors());
+            let places = Places::new(tensors, shard.lse_len(), T::DTYPE.bytes());
+            let mut memory = cuda.device_memory(places.end)?;
+            let parts = [
+                (false, (tensors.q, whole.q), places.q),
+                (true, (tensors.k, whole.k), places.k),
+                (true, (tensors.v, whole.v), places.v),
+            ];
+            for ((of_keys, (own, whole), at), pattern) in parts.into_iter().zip(pattern) {
+                for (from, to, len) in spans(shard, of_keys, &whole, &own) {
+                    write(&mut memory, at + to * T::DTYPE.bytes(), pattern, from, len)?;
+                }
+            }
+            memories.push((memory, places));
+        }
+        Ok(Self { memories })
+    }
+
+    pub(super) fn poison(&mut self) -> Result<()> {
+        self.memories.iter_mut().try_for_each(|(memory, places)| poison(memory, *places))
+    }
+
+    pub(super) fn enqueue(&self, ranks: &LocalRanks) -> Result<()> {
+        let addresses = self.memories.iter().map(|(memory, places)| {
+            let at = |offset: usize| memory.address() + offset as u64;
+            let Places { q, k, v, o, lse, .. } = *places;
+            ShardAddresses { q: at(q), k: at(k), v: at(v), o: at(o), lse: Some(at(lse)) }
+        });
+        let addresses: Vec<_> = addresses.collect();
+        let streams: Vec<_> = self.memories.iter().map(|(memory, _)| memory.stream()).collect();
+        // SAFETY: the tensors are as long as the shards say, and live until the streams' work is over; each
+        // stream is that of the call before.
+        unsafe { ranks.forward(&addresses, &streams) }?;
+        Ok(())
+    }
+
+    /// The first difference in bits of a rank's O or lse from the whole problem's.
+    pub(super) fn difference<T: Element>(&self, ranks: &LocalRanks, whole: &Whole) -> Result<Option<String>> {
+        let element = T::DTYPE.bytes();
+        for (rank, (memory, places)) in self.memories.iter().enumerate() {
+            let Some(shard) = ranks.shard(rank) else { break };
+            let o = shard.problem().tensors().o;
+            for (from, to, len) in spans(shard, false, &o, &shard.tensors().o) {
+                let places = (whole.places.o + from * element, places.o + to * element);
+                if let Some(at) = differ((&whole.memory, places.0), (memory, places.1), len * element)? {
+                    return Ok(Some(format!("O of rank {rank}, element {}", to + at / element)));
+                }
+            }
+            let lse = |seqlen| TensorLayout::bhsd(o.batch, seqlen, o.heads, 1);
+            let (of_whole, own) = (lse(o.seqlen), lse(shard.tensors().o.seqlen));
+            for index in 0..o.batch * o.heads * 2 {
+                let (batch, head, half) = (index / 2 / o.heads, index / 2 % o.heads, Half::ALL[index % 2]);
+                let rows = shard.queries().rows_of(rank, half);
+                let from = of_whole.row(batch, rows.start, head);
+                let to = own.row(batch, shard.queries().local_start(rank, half), head);
+                let places = (whole.places.lse + 4 * from, places.lse + 4 * to);
+                if let Some(at) = differ((&whole.memory, places.0), (memory, places.1), 4 * rows.len())? {
+                    return Ok(Some(format!("lse of rank {rank}, element {}", to + at / 4)));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A rank's rows, of two contiguous [B, S, H, D]: element of the whole, element of the part, and how many.
+fn spans(
+    shard: &Shard,
+    of_keys: bool,
+    whole: &TensorLayout,
+    own: &TensorLayout,
+) -> Vec<(usize, usize, usize)> {
+    let cut = if of_keys { shard.keys() } else { shard.queries() };
+    let halves = (0..whole.batch).flat_map(|batch| Half::ALL.map(|half| (batch, half)));
+    halves
+        .map(|(batch, half)| {
+            let rows = cut.rows_of(shard.rank(), half);
+            let to = own.row(batch, cut.local_start(shard.rank(), half), 0);
+            (whole.row(batch, rows.start, 0), to, rows.len() * whole.stride_seq)
+        })
+        .collect()
+}
+
+/// Writes the elements from `first` on of a pattern that repeats.
+fn write<T: Element>(
+    memory: &mut DeviceMemory,
+    at: usize,
+    pattern: &[T],
+    first: usize,
+    len: usize,
+) -> Result<()> {
+    let mut done = 0;
+    while done < len {
+        let from = (first + done) % pattern.len();
+        let part = &pattern[from..pattern.len().min(from + len - done)];
+        memory.write(at + done * T::DTYPE.bytes(), bytes::of(part))?;
+        done += part.len();
+    }
+    Ok(())
+}
+
+/// NaN in O and lse.
+fn poison(memory: &mut DeviceMemory, places: Places) -> Result<()> {
+    Ok(memory.fill(places.o, places.end - places.o, 0xff)?)
+}
+
+/// The first byte in which two ranges differ.
+fn differ(a: (&DeviceMemory, usize), b: (&DeviceMemory, usize), len: usize) -> Result<Option<usize>> {
+    let mut bytes = [vec![0; CHUNK.min(len)], vec![0; CHUNK.min(len)]];
+    for first in (0..len).step_by(CHUNK) {
+        let part = CHUNK.min(len - first);
+        for ((memory, at), bytes) in [a, b].into_iter().zip(&mut bytes) {
+            memory.read(at + first, &mut bytes[..part])?;
+        }
+        if bytes[0][..part] != bytes[1][..part] {
+            return Ok((0..part).find(|&at| bytes[0][at] != bytes[1][at]).map(|at| first + at));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,221 @@
+//! Ranks on GPUs of one process.
+
+mod rank;
+
+use crate::cuda::Cuda;
+use crate::cuda::buffer::Buffer;
+use crate::cuda::driver::{Context, Event, Stream};
+use crate::distributed::{Gather, Gathered, Partition, Schedule, Shard, StageHeads};
+use crate::{Error, Plan, Problem, Request, Result};
+use rank::Rank;
+
+/// Addresses of a rank's tensors on its GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShardAddresses {
+    /// The rank's queries, as [`Shard::tensors`] has them.
+    pub q: u64,
+    /// Its keys.
+    pub k: u64,
+    /// Its values.
+    pub v: u64,
+    /// Its output.
+    pub o: u64,
+    /// Its log-sum-exp, [`Shard::lse_len`] of fp32; `None` where it is not wanted.
+    pub lse: Option<u64>,
+}
+
+/// A forward pass by several GPUs of this process, one rank each, all of whose work one thread enqueues.
+///
+/// Pieces go from the memory of one GPU to that of another by copy engines, beside attention. Several ranks may
+/// be on one GPU, where they take turns.
+pub struct LocalRanks {
+    ranks: Vec<Rank>,
+    gathered: Vec<[Buffer; 2]>,
+    ends: Vec<Event>,
+    reasons: Vec<String>,
+}
+
+impl LocalRanks {
+    /// Plans `problem` for a rank on each of these GPUs, in the tiles of one GPU, and takes the memory that ranks
+    /// need beside their tensors.
+    ///
+    /// # Errors
+    /// As [`Shard::new`] and [`Plan::new`], and when a GPU has not enough memory.
+    pub fn new(gpus: &[Cuda], problem: &Problem, partition: Partition, request: &Request) -> Result<Self> {
+        let mut reasons = links(gpus)?;
+        let (mut ranks, mut gathered, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, cuda) in gpus.iter().enumerate() {
+            let shard = Shard::new(problem, index, gpus.len(), partition)?;
+            let schedule = Schedule::forward(&shard, StageHeads::of(&shard))?;
+            let whole = Plan::new(problem, cuda.device(), request)?;
+            if index == 0 {
+                reasons.push(describe(&shard, &schedule, &whole));
+            }
+            let memory = |len: usize| cuda.buffer("gathered keys or values", len * problem.dtype().bytes());
+            let [k, v] = schedule.gathered;
+            let memory = [memory(k)?, memory(v)?];
+            let addresses = memory.each_ref().map(Buffer::address);
+            ranks.push(Rank::new(cuda, &whole, (shard, schedule), addresses)?);
+            gathered.push(memory);
+            ends.push(Event::untimed(&cuda.context)?);
+        }
+        Ok(Self { ranks, gathered, ends, reasons })
+    }
+
+    /// A rank's part, if there is such a rank.
+    pub fn shard(&self, rank: usize) -> Option<&Shard> {
+        self.ranks.get(rank).map(Rank::shard)
+    }
+
+    /// Number of ranks.
+    pub fn world(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// How ranks reach one another, and what they do together.
+    pub fn reasons(&self) -> &[String] {
+        &self.reasons
+    }
+
+    /// Bytes of device memory that a rank takes beside its tensors.
+    pub fn memory_bytes(&self, rank: usize) -> usize {
+        let gathered = self.gathered.get(rank).into_iter().flatten().map(Buffer::bytes).sum::<usize>();
+        gathered + self.ranks.get(rank).map_or(0, Rank::bytes)
+    }
+
+    /// Enqueues all ranks' work, each rank's behind what is on its stream, and returns; outputs are there once
+    /// the rank's stream gets so far.
+    ///
+    /// # Errors
+    /// When there are not as many addresses or streams as ranks, and when a driver refuses a launch or a copy.
+    ///
+    /// # Safety
+    /// Each rank's addresses are memory of its GPU that its shard's views stay inside of, aligned to their
+    /// element type; lse is as long as [`Shard::lse_len`]. They and the streams, which are of the ranks' GPUs,
+    /// stay alive until the work is over. Nothing else writes the tensors meanwhile, and outputs overlap nothing.
+    /// Calls follow one another: each stream is that of the call before, or waits for it.
+    pub unsafe fn forward(&self, addresses: &[ShardAddresses], streams: &[Stream]) -> Result<()> {
+        for (what, len) in [("addresses", addresses.len()), ("streams", streams.len())] {
+            if len != self.world() {
+                let reason = format!("there are {len} {what} and {} ranks", self.world());
+                return Err(Error::Context { reason });
+            }
+        }
+        for (index, ((rank, addresses), &stream)) in self.ranks.iter().zip(addresses).zip(streams).enumerate()
+        {
+            for (_, other) in self.ranks.iter().enumerate().filter(|(other, _)| *other != index) {
+                other.hold_back_until_gathered(rank.placing())?;
+            }
+            // SAFETY: the caller's promise; other ranks have taken what was placed before.
+            unsafe { rank.place(addresses, stream) }?;
+        }
+        for (index, ((rank, addresses), &stream)) in self.ranks.iter().zip(addresses).zip(streams).enumerate()
+        {
+            let mut is_first = true;
+            let mut gather = |gathers: &[Gather], copies: Stream| {
+                if std::mem::take(&mut is_first) {
+                    let others = self.ranks.iter().enumerate().filter(|(other, _)| *other != index);
+                    others
+                        .map(|(_, other)| other)
+                        .try_for_each(|other| other.hold_back_until_placed(copies))?;
+                }
+                gathers.iter().try_for_each(|gather| self.take(index, gather, copies))
+            };
+            // SAFETY: the caller's promise.
+            unsafe { rank.attend(addresses, stream, &mut gather) }?;
+            self.ends[index].record(stream)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the last call's work.
+    ///
+    /// # Errors
+    /// When a kernel faulted.
+    pub fn wait(&self) -> Result<()> {
+        self.ends.iter().try_for_each(Event::synchronize)
+    }
+
+    /// Copies the other ranks' pieces of a gather.
+    fn take(&self, rank: usize, gather: &Gather, copies: Stream) -> Result<()> {
+        let element = self.ranks[rank].shard().problem().dtype().bytes();
+        let tensor = match gather.tensor {
+            Gathered::K => 0,
+            Gathered::V => 1,
+        };
+        let to = &self.ranks[rank].cuda().context;
+        to.make_current()?;
+        for (other, memory) in self.gathered.iter().enumerate().filter(|(other, _)| *other != rank) {
+            let piece = gather.piece_of(other, self.world());
+            let (at, bytes) = ((piece.start * element) as u64, piece.len() * element);
+            let [target, source] =
+                [&self.gathered[rank][tensor], &memory[tensor]].map(|of| of.address() + at);
+            // SAFETY: both gathered tensors are as long as the schedule says, and live; nobody else writes this
+            // rank's place of the piece, and events keep the other's from being written again before.
+            unsafe { copy(to, target, &self.ranks[other].cuda().context, source, bytes, copies) }?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for LocalRanks {
+    fn drop(&mut self) {
+        // Memory is freed next; whoever waited for a run has heard of its fault.
+        let _ = self.wait();
+    }
+}
+
+/// Copies bytes from one GPU's memory to another's, or the same's.
+///
+/// # Safety
+/// Both ranges live until the copy is over, and do not overlap.
+unsafe fn copy(
+    to: &Context,
+    target: u64,
+    from: &Context,
+    source: u64,
+    bytes: usize,
+    stream: Stream,
+) -> Result<()> {
+    let driver = to.driver();
+    // SAFETY: the caller's promise; the contexts are those of the ranges.
+    unsafe {
+        if to.ordinal() == from.ordinal() {
+            driver.cuMemcpyDtoDAsync_v2(target, source, bytes, stream)?;
+        } else {
+            driver.cuMemcpyPeerAsync(target, to.handle(), source, from.handle(), bytes, stream)?;
+        }
+    }
+    Ok(())
+}
+
+/// Lets GPUs reach one another's memory, where they can, and says how they do.
+fn links(gpus: &[Cuda]) -> Result<Vec<String>> {
+    let mut reasons = Vec::new();
+    for (index, gpu) in gpus.iter().enumerate() {
+        for other in &gpus[index + 1..] {
+            let [first, second] = [&gpu.context, &other.context].map(|context| context.ordinal());
+            if first == second {
+                reasons.push(format!("two ranks are on GPU {first}, and take turns"));
+                continue;
+            }
+            let reach = gpu.context.reach(&other.context)? && other.context.reach(&gpu.context)?;
+            let how = if reach { "by copy engines from each other's memory" } else { "through host memory" };
+            reasons.push(format!("GPUs {first} and {second} exchange pieces {how}"));
+        }
+    }
+    reasons.dedup();
+    Ok(reasons)
+}
+
+fn describe(shard: &Shard, schedule: &Schedule, whole: &Plan) -> String {
+    let heads: Vec<_> = schedule.stages.iter().map(|stage| stage.kv_heads.len().to_string()).collect();
+    let tile =
+        whole.tile().map_or(String::new(), |(m, n)| format!(" in tiles of {m}x{n}, as one GPU has them"));
+    format!(
+        "{} stages of {} key/value heads; chunks of {} rows{tile}",
+        heads.len(),
+        heads.join(", "),
+        shard.queries().chunk_len()
+    )
+}

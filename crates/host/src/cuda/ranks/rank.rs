@@ -1,0 +1,261 @@
+//! A rank's part of a forward pass on its GPU.
+
+use std::mem::size_of;
+
+use super::ShardAddresses;
+use crate::append::{AppendAddresses, AppendPlan};
+use crate::cuda::Cuda;
+use crate::cuda::buffer::Buffer;
+use crate::cuda::driver::{Event, OwnedStream, Stream};
+use crate::distributed::{self, Attend, Gather, Half, Place, Schedule, Shard, Work};
+use crate::forward::{Addresses, PerHead};
+use crate::operation::Data;
+use crate::{Plan, Request, Result};
+
+/// What runs a rank's schedule: its plans, streams and events, and memory for what they read and write beside
+/// the rank's tensors and the gathered ones.
+pub(super) struct Rank {
+    cuda: Cuda,
+    shard: Shard,
+    steps: Vec<(distributed::Stream, Vec<usize>, Planned)>,
+    copies: OwnedStream,
+    /// By half and turn.
+    attention: [[OwnedStream; 2]; 2],
+    gathered: [u64; 2],
+    /// Where each half's rows are appended, and the values of heads.
+    lists: Buffer,
+    /// By half and turn; none where nothing is copied.
+    workspaces: [[Option<Buffer>; 2]; 2],
+    /// The end of each step.
+    ends: Vec<Event>,
+    /// What was on the caller's stream before.
+    begun: Event,
+    /// All that runs on the other streams, one after another.
+    joined: Event,
+    /// The last piece of another rank has come.
+    came: Event,
+}
+
+/// A step that is ready to run.
+enum Planned {
+    /// Rows that are appended, where a list of so many bytes before it says.
+    Place(Box<(AppendPlan, Place, u64)>),
+    Gather(Vec<Gather>),
+    /// With what each head has, as bytes of the lists.
+    Attend(Box<(Plan, Attend, PerHead<u64>)>),
+}
+
+const fn index(half: Half) -> usize {
+    half as usize
+}
+
+impl Rank {
+    /// Plans a rank's schedule in the tiles of `whole`, a plan of the whole problem on a GPU like this one.
+    /// Gathered K and V begin at these addresses.
+    ///
+    /// # Errors
+    /// As [`Plan::new`], [`Cuda::load`] and [`Cuda::device_memory`].
+    pub(super) fn new(
+        cuda: &Cuda,
+        whole: &Plan,
+        (shard, schedule): (Shard, Schedule),
+        gathered: [u64; 2],
+    ) -> Result<Self> {
+        let (block_m, block_n) = whole.tile().unzip();
+        let request = Request { kernel: Some(whole.kernel()), block_m, block_n, ..Request::default() };
+        let (mut lists, mut bytes) = (Vec::new(), [[0; 2]; 2]);
+        let mut steps = Vec::new();
+        for step in schedule.steps {
+            let planned = match step.work {
+                Work::Place(place) => {
+                    let plan = Plan::new(&place.problem, cuda.device(), &())?;
+                    cuda.load(&plan)?;
+                    let at = size_of_val(lists.as_slice()) as u64;
+                    lists.extend(vec![(place.before as i32).to_ne_bytes(); shard.tensors().k.batch]);
+                    Planned::Place(Box::new((plan, *place, at)))
+                }
+                Work::Gather { gathers, .. } => Planned::Gather(gathers),
+                Work::Attend(attend) => {
+                    let plan = Plan::new(&attend.problem, cuda.device(), &request)?;
+                    cuda.load(&plan)?;
+                    let per_head = attend.problem.scores().place(&mut |tensor| {
+                        let at = size_of_val(lists.as_slice()) as u64;
+                        if let Data::Input(values) = tensor.data {
+                            lists.extend(values.as_chunks::<4>().0);
+                        }
+                        Ok(at)
+                    })?;
+                    if let distributed::Stream::Attention { half, turn } = step.stream {
+                        let most = &mut bytes[index(half)][turn];
+                        *most = plan.workspace_bytes().max(*most);
+                    }
+                    Planned::Attend(Box::new((plan, *attend, per_head)))
+                }
+            };
+            steps.push((step.stream, step.after, planned));
+        }
+        let list_bytes = size_of_val(lists.as_slice());
+        let lists_memory = cuda.buffer("lists of a rank", list_bytes)?;
+        lists_memory.write(&lists, cuda.stream())?;
+        cuda.stream.synchronize()?;
+        let workspace =
+            |bytes: u64| (bytes > 0).then(|| cuda.buffer("a rank's workspace", bytes as usize)).transpose();
+        let [[a, b], [c, d]] = bytes;
+        let stream = || OwnedStream::new(&cuda.context);
+        let event = || Event::untimed(&cuda.context);
+        Ok(Self {
+            copies: stream()?,
+            attention: [[stream()?, stream()?], [stream()?, stream()?]],
+            gathered,
+            lists: lists_memory,
+            workspaces: [[workspace(a)?, workspace(b)?], [workspace(c)?, workspace(d)?]],
+            ends: (0..steps.len()).map(|_| event()).collect::<Result<_>>()?,
+            begun: event()?,
+            joined: event()?,
+            came: event()?,
+            cuda: cuda.clone(),
+            shard,
+            steps,
+        })
+    }
+
+    pub(super) const fn cuda(&self) -> &Cuda {
+        &self.cuda
+    }
+
+    pub(super) const fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
+    /// Bytes of device memory beside the gathered tensors.
+    pub(super) fn bytes(&self) -> usize {
+        let workspaces = self.workspaces.iter().flatten().flatten().map(Buffer::bytes);
+        self.lists.bytes() + workspaces.sum::<usize>()
+    }
+
+    /// Enqueues what other ranks wait for: the rank's rows go to where they belong, behind what is on `stream`.
+    ///
+    /// # Safety
+    /// As [`LocalRanks::forward`](super::LocalRanks::forward), of this rank.
+    pub(super) unsafe fn place(&self, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
+        self.begun.record(stream)?;
+        for stream in self.attention.iter().flatten().chain([&self.copies]) {
+            self.begun.hold_back(stream.handle())?;
+        }
+        for index in 0..self.steps.len() {
+            if let Planned::Place(_) = self.steps[index].2 {
+                // SAFETY: the caller's promise.
+                unsafe { self.enqueue(index, addresses, &mut |_, _| Ok(())) }?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The rank's rows are where they belong.
+    ///
+    /// # Errors
+    /// When the driver fails.
+    pub(super) fn hold_back_until_placed(&self, stream: Stream) -> Result<()> {
+        let places =
+            self.steps.iter().zip(&self.ends).filter(|(step, _)| matches!(step.2, Planned::Place(_)));
+        places.map(|(_, end)| end).last().map_or(Ok(()), |end| end.hold_back(stream))
+    }
+
+    /// All pieces of other ranks that the run before gathered are here.
+    ///
+    /// # Errors
+    /// When the driver fails.
+    pub(super) fn hold_back_until_gathered(&self, stream: Stream) -> Result<()> {
+        self.came.hold_back(stream)
+    }
+
+    /// The stream that places rows.
+    pub(super) const fn placing(&self) -> Stream {
+        self.attention[0][0].handle()
+    }
+
+    /// Enqueues gathers and attention, and lets `stream` wait for them.
+    ///
+    /// # Safety
+    /// As [`LocalRanks::forward`](super::LocalRanks::forward), of this rank.
+    pub(super) unsafe fn attend(
+        &self,
+        addresses: &ShardAddresses,
+        stream: Stream,
+        gather: &mut dyn FnMut(&[Gather], Stream) -> Result<()>,
+    ) -> Result<()> {
+        for index in 0..self.steps.len() {
+            if !matches!(self.steps[index].2, Planned::Place(_)) {
+                // SAFETY: the caller's promise.
+                unsafe { self.enqueue(index, addresses, gather) }?;
+            }
+        }
+        self.came.record(self.copies.handle())?;
+        self.came.hold_back(stream)?;
+        for other in self.attention.iter().flatten() {
+            self.joined.record(other.handle())?;
+            self.joined.hold_back(stream)?;
+        }
+        Ok(())
+    }
+
+    /// Enqueues a step behind those that it waits for.
+    ///
+    /// # Safety
+    /// As [`Self::attend`].
+    unsafe fn enqueue(
+        &self,
+        step: usize,
+        addresses: &ShardAddresses,
+        gather: &mut dyn FnMut(&[Gather], Stream) -> Result<()>,
+    ) -> Result<()> {
+        let (on, after, planned) = &self.steps[step];
+        let (stream, workspace) = match *on {
+            distributed::Stream::Copies => (self.copies.handle(), None),
+            distributed::Stream::Attention { half, turn } => {
+                (self.attention[index(half)][turn].handle(), self.workspaces[index(half)][turn].as_ref())
+            }
+        };
+        after.iter().try_for_each(|&before| self.ends[before].hold_back(stream))?;
+        let dtype = self.shard.problem().dtype();
+        let at = |base: u64, elements: usize| base + (elements * dtype.bytes()) as u64;
+        let [gathered_k, gathered_v] = self.gathered;
+        match planned {
+            Planned::Place(planned) => {
+                let (plan, place, list) = &**planned;
+                let addresses = AppendAddresses {
+                    k: at(addresses.k, place.k),
+                    v: at(addresses.v, place.v),
+                    k_cache: gathered_k,
+                    v_cache: gathered_v,
+                    seqused_k: self.lists.address() + list,
+                    ..AppendAddresses::default()
+                };
+                // SAFETY: the views lie in the caller's tensors and in the gathered ones, which are as long as
+                // the schedule says; the list has the first row of each sequence, which has room behind it.
+                unsafe { self.cuda.enqueue(plan, &addresses, stream) }?;
+            }
+            Planned::Gather(gathers) => gather(gathers, stream)?,
+            Planned::Attend(planned) => {
+                let (plan, attend, per_head) = &**planned;
+                let list = |at: Option<u64>| at.map(|at| self.lists.address() + at);
+                let per_head =
+                    PerHead { alibi_slopes: list(per_head.alibi_slopes), sinks: list(per_head.sinks) };
+                let addresses = Addresses {
+                    q: at(addresses.q, attend.q),
+                    k: at(gathered_k, attend.k),
+                    v: at(gathered_v, attend.v),
+                    o: addresses.o + (attend.o * dtype.output().bytes()) as u64,
+                    lse: addresses.lse.map(|lse| lse + (attend.lse * size_of::<f32>()) as u64),
+                    workspace: workspace.map_or(0, Buffer::address),
+                    per_head,
+                    ..Addresses::default()
+                };
+                // SAFETY: as above; keys that the problem may see have come, as the events say. Other halves and
+                // stages write other rows and heads, and workspaces of their own.
+                unsafe { self.cuda.enqueue(plan, &addresses, stream) }?;
+            }
+        }
+        self.ends[step].record(stream)
+    }
+}
