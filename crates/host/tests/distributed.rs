@@ -53,7 +53,7 @@ fn check<T: Element<Output = T>>(
     backend.run(&plan, (data_q, data_k, data_v), outputs).unwrap();
     let found = threads::in_threads(world, |mut peers| {
         let shard = Shard::new(problem, peers.rank(), world, partition).unwrap();
-        let schedule = Schedule::forward(&shard, StageHeads { first: 1, later: heads }).unwrap();
+        let schedule = Schedule::forward(&shard, StageHeads { first: 1, growth: heads }).unwrap();
         let own = [(false, (q, data_q)), (true, (k, data_k)), (true, (v, data_v))];
         let [q, k, v] =
             own.map(|(of_keys, (layout, data))| own_rows(&shard, of_keys, (layout, data), poison));

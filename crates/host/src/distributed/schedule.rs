@@ -119,8 +119,8 @@ pub enum Stream {
 pub struct StageHeads {
     /// Of the first, whose gather nothing hides.
     pub first: usize,
-    /// Of all others, at most.
-    pub later: usize,
+    /// Of each other, at most so many times as many as of the one before, which hides its gather.
+    pub growth: usize,
 }
 
 impl StageHeads {
@@ -129,7 +129,7 @@ impl StageHeads {
     const FLOPS: f64 = 650e12;
     const BYTES: f64 = 300e9;
 
-    /// One head in the first stage, and in the others so many that they are gathered while one is attended to.
+    /// One head in the first stage, and in the others as many as are gathered while those before are attended to.
     pub fn of(shard: &Shard) -> Self {
         let (problem, world) = (shard.problem(), shard.world() as f64);
         let (sq, sk) = (problem.seqlen_q() as f64, problem.seqlen_k() as f64);
@@ -144,20 +144,23 @@ impl StageHeads {
         let attends = 2.0 * columns * sq * seen * problem.group() as f64 / world / Self::FLOPS;
         let bytes = problem.dtype().bytes() as f64;
         let gathers = (sk * (world - 1.0) / world * columns * bytes / Self::BYTES).max(1e-9);
-        Self { first: 1, later: ((attends / gathers) as usize).max(1) }
+        Self { first: 1, growth: ((attends / gathers) as usize).max(1) }
     }
 
-    /// Ranges of so many heads, the first stage of all first.
-    fn ranges(self, kv_heads: usize, is_first: bool) -> Vec<Range<usize>> {
-        let later = self.later.max(1);
-        let mut end = if is_first { self.first.clamp(1, kv_heads) } else { later.min(kv_heads) };
-        let mut ranges = vec![0..end];
-        while end < kv_heads {
-            let next = kv_heads.min(end.saturating_add(later));
-            ranges.push(end..next);
-            end = next;
+    /// Heads of all stages: sequences one after another.
+    fn stages(self, batch: usize, kv_heads: usize) -> Vec<Stage> {
+        let mut most = self.first.max(1);
+        let mut stages = Vec::new();
+        for batch in 0..batch {
+            let mut end = 0;
+            while end < kv_heads {
+                let next = kv_heads.min(end.saturating_add(most));
+                most = (next - end).saturating_mul(self.growth.max(1));
+                stages.push(Stage { batch, kv_heads: end..next });
+                end = next;
+            }
         }
-        ranges
+        stages
     }
 }
 
@@ -194,12 +197,7 @@ impl Schedule {
     pub fn forward(shard: &Shard, heads: StageHeads) -> Result<Self> {
         let problem = shard.problem();
         let (batch, kv_heads) = (problem.tensors().k.batch, problem.kv_heads());
-        let stages: Vec<_> = (0..batch)
-            .flat_map(|batch| {
-                let ranges = heads.ranges(kv_heads, batch == 0);
-                ranges.into_iter().map(move |kv_heads| Stage { batch, kv_heads })
-            })
-            .collect();
+        let stages = heads.stages(batch, kv_heads);
         let mut steps = Vec::new();
         for half in Half::ALL {
             if let Some(place) = place(shard, half)? {
@@ -213,7 +211,8 @@ impl Schedule {
             let after = if index == 0 { placed.clone() } else { vec![] };
             let work = Work::Gather { stage: index, gathers: gathers(shard, stage) };
             steps.push(Step { stream: Stream::Copies, work, after });
-            for half in Half::ALL {
+            // In a zigzag under a causal mask the high half sees more keys: its long tiles begin first.
+            for half in [Half::High, Half::Low] {
                 if let Some(attend) = attend(shard, (index, stage), half)? {
                     let stream = Stream::Attention { half, turn: index % 2 };
                     let work = Work::Attend(Box::new(attend));
@@ -429,7 +428,7 @@ mod tests {
             heads in [1..3_usize, 1..4, 1..3],
             (world, more, keys) in (1..9_usize, 0..60_usize, 0..40_usize),
             window in (proptest::option::of(0..90_usize), proptest::option::of(0..90_usize)),
-            (is_zigzag, first, later) in (any::<bool>(), 1..3_usize, 1..5_usize),
+            (is_zigzag, first, growth) in (any::<bool>(), 1..3_usize, 1..5_usize),
         ) {
             let partition = if is_zigzag { Partition::ZigZag } else { Partition::Contiguous };
             let sq = 2 * world + more;
@@ -437,7 +436,7 @@ mod tests {
             let mut seen = HashSet::new();
             for rank in 0..world {
                 let shard = Shard::new(&whole, rank, world, partition).unwrap();
-                let schedule = Schedule::forward(&shard, StageHeads { first, later }).unwrap();
+                let schedule = Schedule::forward(&shard, StageHeads { first, growth }).unwrap();
                 prop_assert_eq!(schedule.defect(&shard), None);
                 for step in &schedule.steps {
                     let Work::Attend(attend) = &step.work else { continue };
@@ -462,7 +461,7 @@ mod tests {
     fn a_step_that_does_not_wait_is_found() {
         let whole = problem([1, 2, 1], (64, 64), (None, Some(0)));
         let shard = Shard::new(&whole, 1, 4, Partition::ZigZag).unwrap();
-        let schedule = Schedule::forward(&shard, StageHeads { first: 1, later: 1 }).unwrap();
+        let schedule = Schedule::forward(&shard, StageHeads { first: 1, growth: 1 }).unwrap();
         assert_eq!(schedule.defect(&shard), None);
         let mut found = 0;
         for index in 0..schedule.steps.len() {
