@@ -1,12 +1,13 @@
 //! Context parallelism: one problem on several GPUs, in turns with one GPU, and with each GPU by itself at once.
 
+mod launch;
 mod tensors;
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use flash_attention::cuda::Cuda;
-use flash_attention::distributed::{LocalRanks, Partition};
+use flash_attention::distributed::{Distributed, LocalRanks, Partition, RankPlan, World};
 use flash_attention::{DType, Element, Options, Plan, Problem, Request, Tensors};
 use serde::Serialize;
 
@@ -19,7 +20,7 @@ use crate::record::Header;
 use crate::session::Session;
 use crate::table::{self, table};
 use crate::timer::Times;
-use tensors::{PATTERN, Shards, Whole};
+use tensors::{PATTERN, Part, Whole};
 
 /// Arguments of `context`.
 #[derive(Clone, Debug, clap::Args)]
@@ -57,6 +58,12 @@ pub(crate) struct Args {
     /// Give each rank neighbouring rows in place of a zigzag
     #[arg(long)]
     contiguous: bool,
+    /// How pieces go from GPU to GPU; under torchrun, Slurm or Open MPI it is nccl-ce
+    #[arg(long, default_value = "peer", value_parser = named(&Transport::ALL, Transport::name))]
+    transport: Transport,
+    /// Seconds after which a rank in another process that says nothing is gone
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds)]
+    patience: f64,
     /// Compare the bits of O and lse with one GPU's, in each of so many runs
     #[arg(long, value_name = "RUNS", num_args = 0..=1, default_value_t = 1, default_missing_value = "100")]
     check: usize,
@@ -107,20 +114,78 @@ struct RowRecord {
 /// Time of a side's turn.
 const TURN: Duration = Duration::from_millis(150);
 
+/// How long ranks that are there are waited for: long enough for millions of tokens on one GPU.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// How pieces go from GPU to GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Transport {
+    /// Copies within one process.
+    Peer,
+    /// NCCL's gathers by copy engines, a process for each GPU.
+    NcclCe,
+}
+
+impl Transport {
+    const ALL: [Self; 2] = [Self::Peer, Self::NcclCe];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Peer => "peer",
+            Self::NcclCe => "nccl-ce",
+        }
+    }
+}
+
+/// The ranks of this process.
+enum Ranks {
+    Local(Vec<Cuda>),
+    Process(Box<Distributed>),
+}
+
 /// Runs the experiment; false if bits differ.
 pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
     let screen = args.report.open()?;
+    let world = World::from_env().ok();
+    let ranks = match (&world, args.transport) {
+        (Some(world), _) => {
+            anyhow::ensure!(
+                world.size == args.gpus,
+                "there are {} ranks, and --gpus is {}",
+                world.size,
+                args.gpus
+            );
+            let cuda = Cuda::new(world.local_rank)?;
+            Ranks::Process(Box::new(Distributed::new(
+                world.clone(),
+                &cuda,
+                Duration::from_secs_f64(args.patience),
+            )?))
+        }
+        (None, Transport::NcclCe) => return launch::ranks(args.gpus),
+        (None, Transport::Peer) => {
+            let gpus = (0..args.gpus).map(|gpu| Cuda::new(if args.on_one { 0 } else { gpu }));
+            Ranks::Local(gpus.collect::<flash_attention::Result<Vec<_>>>()?)
+        }
+    };
+    let is_first = world.is_none_or(|world| world.rank == 0);
     let first = BackendArgs { backend: Some(flash_attention::BackendKind::Cuda), device: None };
     let session = Session::open(&first)?;
-    session.header(&screen)?;
-    let gpus = (0..args.gpus).map(|gpu| Cuda::new(if args.on_one { 0 } else { gpu }));
-    let gpus = gpus.collect::<flash_attention::Result<Vec<_>>>()?;
+    if is_first {
+        session.header(&screen)?;
+    }
     let mut rows = Vec::new();
     for &seq in &args.seq {
         let problem = problem(args, seq)?;
-        let row = with_output_element!(args.dtype, of_problem(args, &gpus, &problem))?;
-        row.reasons.iter().try_for_each(|reason| screen.line(reason))?;
+        let row = with_output_element!(args.dtype, of_problem(args, &ranks, &problem))?;
+        if is_first {
+            row.reasons.iter().try_for_each(|reason| screen.line(reason))?;
+        }
         rows.push(row);
+    }
+    let passed = rows.iter().all(|row| row.difference.is_none());
+    if !is_first {
+        return Ok(passed);
     }
     screen.line(table(
         &[
@@ -136,7 +201,6 @@ pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
         ],
         rows.iter().map(cells).collect(),
     ))?;
-    let passed = rows.iter().all(|row| row.difference.is_none());
     let header = Header::new("context", &session, args.report.seed);
     let partition = if args.contiguous { "contiguous" } else { "zigzag" };
     args.report.write(&Document { header, gpus: args.gpus, partition, rows, passed }, &screen)?;
@@ -167,51 +231,146 @@ fn problem(args: &Args, seq: usize) -> Result<Problem> {
     Ok(Problem::new(Tensors { q, k, v: k, o: q }, args.dtype, options)?)
 }
 
-/// A side of the comparison: enqueues a run, or waits for all.
-enum Side<'a> {
-    One(&'a Whole),
-    Independent(&'a [Whole]),
-    Together(&'a LocalRanks, &'a Shards),
+/// The ranks of this process.
+enum Team<'a> {
+    /// All of them.
+    Local(Box<LocalRanks>, Vec<Part>),
+    /// One, beside others in processes of their own.
+    Rank(&'a Distributed, Box<RankPlan<'a>>, Part),
 }
 
-impl Side<'_> {
+impl Team<'_> {
+    fn parts(&mut self) -> &mut [Part] {
+        match self {
+            Self::Local(_, parts) => parts,
+            Self::Rank(.., part) => std::slice::from_mut(part),
+        }
+    }
+
     fn enqueue(&self) -> Result<()> {
         match self {
-            Self::One(whole) => whole.enqueue(),
-            Self::Independent(wholes) => wholes.iter().try_for_each(Whole::enqueue),
-            Self::Together(ranks, shards) => shards.enqueue(ranks),
+            Self::Local(ranks, parts) => {
+                let addresses: Vec<_> = parts.iter().map(Part::addresses).collect();
+                let streams: Vec<_> = parts.iter().map(Part::stream).collect();
+                // SAFETY: the tensors are as long as the shards say, and live until the streams' work is over;
+                // each stream is that of the call before.
+                unsafe { ranks.forward(&addresses, &streams) }?;
+            }
+            Self::Rank(_, plan, part) => {
+                // SAFETY: as above.
+                unsafe { plan.forward(&part.addresses(), part.stream()) }?;
+            }
         }
+        Ok(())
     }
 
     fn wait(&self) -> Result<()> {
         match self {
-            Self::One(whole) => whole.wait(),
-            Self::Independent(wholes) => wholes.iter().try_for_each(Whole::wait),
-            Self::Together(ranks, _) => Ok(ranks.wait()?),
+            Self::Local(ranks, _) => Ok(ranks.wait()?),
+            Self::Rank(_, plan, _) => Ok(plan.wait(PATIENCE)?),
         }
     }
 
-    /// Seconds of a run, of so many behind one another.
-    fn time(&self, runs: usize) -> Result<f64> {
+    /// Waits for the other processes.
+    fn meet(&self) -> Result<()> {
+        match self {
+            Self::Local(..) => Ok(()),
+            Self::Rank(group, ..) => Ok(group.barrier(PATIENCE)?),
+        }
+    }
+
+    /// Whether this process has the first rank.
+    fn is_first(&self) -> bool {
+        !matches!(self, Self::Rank(group, ..) if group.rank() > 0)
+    }
+
+    fn reasons(&self) -> Vec<String> {
+        match self {
+            Self::Local(ranks, _) => ranks.reasons().to_vec(),
+            Self::Rank(_, plan, _) => plan.reasons().to_vec(),
+        }
+    }
+
+    fn extra_bytes(&self) -> usize {
+        match self {
+            Self::Local(ranks, _) => {
+                (0..ranks.world()).map(|rank| ranks.memory_bytes(rank)).max().unwrap_or_default()
+            }
+            Self::Rank(_, plan, _) => plan.memory_bytes(),
+        }
+    }
+}
+
+/// Sides of the comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    /// One GPU computes all.
+    One,
+    /// Each GPU computes all.
+    Independent,
+    /// All GPUs together.
+    Together,
+}
+
+impl Side {
+    const ALL: [Self; 3] = [Self::One, Self::Independent, Self::Together];
+
+    /// Seconds of a run by the last of all ranks, of so many behind one another.
+    fn time(self, (team, wholes): (&Team<'_>, &[Whole]), runs: usize) -> Result<f64> {
+        let wholes = match self {
+            Self::One if team.is_first() => &wholes[..1],
+            Self::Independent => wholes,
+            _ => &[],
+        };
+        team.meet()?;
         let start = Instant::now();
-        (0..runs).try_for_each(|_| self.enqueue())?;
-        self.wait()?;
+        for _ in 0..runs {
+            wholes.iter().try_for_each(Whole::enqueue)?;
+            if self == Self::Together {
+                team.enqueue()?;
+            }
+        }
+        wholes.iter().try_for_each(Whole::wait)?;
+        if self == Self::Together {
+            team.wait()?;
+        }
+        team.meet()?;
         Ok(start.elapsed().as_secs_f64() / runs as f64)
     }
 }
 
-fn of_problem<T: Element<Output = T>>(args: &Args, gpus: &[Cuda], problem: &Problem) -> Result<RowRecord> {
+/// Products that a GPU may be expected to compute in a second, for how often a side runs in a turn.
+const FLOPS: f64 = 600e12;
+
+/// How often each side runs in a turn, and how many turns there are: the same on all ranks.
+fn effort(args: &Args, problem: &Problem) -> ([usize; 3], usize) {
+    let once = problem.flops() / FLOPS + 20e-6;
+    let seconds = [once, once, once / args.gpus as f64];
+    let runs = seconds.map(|seconds| ((TURN.as_secs_f64() / seconds) as usize).clamp(1, 200));
+    let turn: f64 = runs.iter().zip(seconds).map(|(&runs, seconds)| runs as f64 * seconds).sum();
+    (runs, ((args.budget / turn) as usize).clamp(2, args.iterations.max(2)))
+}
+
+fn of_problem<T: Element<Output = T>>(args: &Args, ranks: &Ranks, problem: &Problem) -> Result<RowRecord> {
     let pattern = [0, 1, 2].map(|tensor| normal::<T>(args.report.seed, tensor, PATTERN));
     let partition = if args.contiguous { Partition::Contiguous } else { Partition::ZigZag };
     let request = Request::default();
-    let ranks = LocalRanks::new(gpus, problem, partition, &request)?;
-    let alone = if args.on_one { &gpus[..1] } else { gpus };
-    let whole = |gpu: &Cuda| -> Result<Whole> {
-        let plan = Plan::new(problem, gpu.device(), &request)?;
-        Whole::new(gpu, plan, &pattern)
+    let (mut team, gpus) = match ranks {
+        Ranks::Local(gpus) => {
+            let ranks = LocalRanks::new(gpus, problem, partition, &request)?;
+            let shards = (0..ranks.world()).filter_map(|rank| ranks.shard(rank));
+            let parts = gpus.iter().zip(shards).map(|(gpu, shard)| Part::new(gpu, shard, &pattern));
+            let parts = parts.collect::<Result<Vec<_>>>()?;
+            (Team::Local(Box::new(ranks), parts), if args.on_one { &gpus[..1] } else { &gpus[..] })
+        }
+        Ranks::Process(group) => {
+            let plan = group.plan(problem, partition, &request)?;
+            let part = Part::new(group.cuda(), plan.shard(), &pattern)?;
+            (Team::Rank(group, Box::new(plan), part), std::slice::from_ref(group.cuda()))
+        }
     };
-    let mut wholes = alone.iter().map(whole).collect::<Result<Vec<_>>>().context("one GPU's tensors")?;
-    let mut shards = Shards::new(gpus, &ranks, &pattern)?;
+    let whole = |gpu: &Cuda| Whole::new(gpu, Plan::new(problem, gpu.device(), &request)?, &pattern);
+    let mut wholes = gpus.iter().map(whole).collect::<Result<Vec<_>>>().context("one GPU's tensors")?;
     let (mut difference, mut checked) = (None, 0);
     if args.check > 0 {
         wholes[0].poison()?;
@@ -219,32 +378,27 @@ fn of_problem<T: Element<Output = T>>(args: &Args, gpus: &[Cuda], problem: &Prob
         wholes[0].wait()?;
     }
     while checked < args.check && difference.is_none() {
-        shards.poison()?;
-        shards.enqueue(&ranks)?;
-        ranks.wait()?;
+        team.parts().iter_mut().try_for_each(Part::poison)?;
+        team.enqueue()?;
+        team.wait()?;
         checked += 1;
-        difference = shards.difference::<T>(&ranks, &wholes[0])?;
+        for part in team.parts() {
+            difference = difference.or(part.difference::<T>(&wholes[0])?);
+        }
     }
-    let sides = [Side::One(&wholes[0]), Side::Independent(&wholes), Side::Together(&ranks, &shards)];
-    let runs = sides.each_ref().map(|side| -> Result<usize> {
-        let once = side.time(1)?;
-        Ok(((TURN.as_secs_f64() / once) as usize).clamp(1, 200))
-    });
-    let start = Instant::now();
+    let (runs, turns) = effort(args, problem);
+    for (side, runs) in Side::ALL.into_iter().zip(runs) {
+        side.time((&team, &wholes), runs)?;
+    }
     let mut times: [Vec<f64>; 3] = Default::default();
-    for turn in 0..args.iterations.max(2) {
-        if turn >= 2 && start.elapsed().as_secs_f64() > args.budget {
-            break;
-        }
-        for ((side, runs), times) in sides.iter().zip(&runs).zip(&mut times) {
-            let runs = runs.as_ref().map_err(|error| anyhow::anyhow!("{error:#}"))?;
-            times.push(side.time(*runs)?);
+    for _ in 0..turns {
+        for ((side, runs), times) in Side::ALL.into_iter().zip(runs).zip(&mut times) {
+            times.push(side.time((&team, &wholes), runs)?);
         }
     }
-    let turns = times[0].len();
     let [one_s, independent_s, together_s] =
-        times.map(|times| Times { warmup_runs: 1, seconds: times }.median());
-    let count = if args.on_one { 1 } else { gpus.len() } as f64;
+        times.map(|seconds| Times { warmup_runs: runs[0], seconds }.median());
+    let count = if args.on_one { 1.0 } else { args.gpus as f64 };
     Ok(RowRecord {
         problem: describe(problem, Layout::Bshd),
         seq: problem.seqlen_q(),
@@ -256,8 +410,8 @@ fn of_problem<T: Element<Output = T>>(args: &Args, gpus: &[Cuda], problem: &Prob
         of_linear: one_s / (count * together_s),
         of_independent: independent_s / (count * together_s),
         tflops_per_gpu: problem.flops() / together_s / count / 1e12,
-        extra_bytes: (0..ranks.world()).map(|rank| ranks.memory_bytes(rank)).max().unwrap_or(0),
-        reasons: ranks.reasons().to_vec(),
+        extra_bytes: team.extra_bytes(),
+        reasons: team.reasons(),
         checked_runs: checked,
         difference,
     })

@@ -22,10 +22,23 @@ pub(super) enum Kind {
     Gone,
     /// A rank is done.
     Bye,
+    /// A rank says what it is about to compute.
+    Asks,
+    /// Rank 0's answer: a reason against it, or nothing.
+    Answer,
 }
 
 impl Kind {
-    const ALL: [Self; 6] = [Self::Hello, Self::Welcome, Self::Refused, Self::Beat, Self::Gone, Self::Bye];
+    const ALL: [Self; 8] = [
+        Self::Hello,
+        Self::Welcome,
+        Self::Refused,
+        Self::Beat,
+        Self::Gone,
+        Self::Bye,
+        Self::Asks,
+        Self::Answer,
+    ];
 }
 
 /// Sends a message.

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs as _};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -54,6 +54,10 @@ struct Shared {
     since: Instant,
     /// Messages are not mixed.
     sending: Mutex<()>,
+    /// Questions and answers that came, with their rank.
+    inbox: Mutex<Vec<(usize, Vec<u8>)>>,
+    /// Something came, or a rank is gone.
+    news: Condvar,
 }
 
 impl Group {
@@ -81,6 +85,8 @@ impl Group {
             is_done: OnceLock::new(),
             since: Instant::now(),
             sending: Mutex::new(()),
+            inbox: Mutex::default(),
+            news: Condvar::new(),
         });
         let listen = |index| {
             let shared = Arc::clone(&shared);
@@ -102,12 +108,33 @@ impl Group {
     /// # Errors
     /// [`Error::Peer`], which names it.
     pub fn check(&self) -> Result<()> {
-        match self.shared.failure.get() {
-            None => Ok(()),
-            Some((rank, cause, after)) => {
-                Err(Error::Peer { rank: *rank, cause: cause.clone(), after: *after })
-            }
+        self.shared.check()
+    }
+
+    /// Refuses to go on where ranks disagree in what they are about to compute. All ranks call it together.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] when a rank is gone or does not come in time, and one that says what ranks disagree in.
+    pub fn agree(&self, fingerprint: &Fingerprint, patience: Duration) -> Result<()> {
+        let until = Instant::now() + patience;
+        let ours = hello(&self.world, fingerprint);
+        if self.world.rank > 0 {
+            let [(_, stream)] = self.shared.connections.as_slice() else { return Ok(()) };
+            // A connection that is closed is noticed by who listens.
+            let _ = self.shared.send(stream, Kind::Asks, &ours);
+            let answer = self.shared.hear(0, until)?;
+            return if answer.is_empty() { Ok(()) } else { refuse(String::from_utf8_lossy(&answer).into()) };
         }
+        let mut reason = None;
+        for (rank, _) in &self.shared.connections {
+            let theirs = self.shared.hear(*rank, until)?;
+            reason = reason.or(greet(&theirs, &self.world, fingerprint).1);
+        }
+        let answer = reason.clone().unwrap_or_default();
+        for (_, stream) in &self.shared.connections {
+            let _ = self.shared.send(stream, Kind::Answer, answer.as_bytes());
+        }
+        reason.map_or(Ok(()), refuse)
     }
 
     /// Tells the others that this rank gives up, and why.
@@ -131,6 +158,32 @@ impl Drop for Group {
 }
 
 impl Shared {
+    fn check(&self) -> Result<()> {
+        match self.failure.get() {
+            None => Ok(()),
+            Some((rank, cause, after)) => {
+                Err(Error::Peer { rank: *rank, cause: cause.clone(), after: *after })
+            }
+        }
+    }
+
+    /// The first message of a rank that was not heard so far.
+    fn hear(&self, rank: usize, until: Instant) -> Result<Vec<u8>> {
+        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(index) = inbox.iter().position(|(other, _)| *other == rank) {
+                return Ok(inbox.remove(index).1);
+            }
+            self.check()?;
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return refuse(format!("rank {rank} did not say in time what it computes"));
+            }
+            let waited = self.news.wait_timeout(inbox, left.min(BEAT));
+            inbox = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     fn send(&self, stream: &TcpStream, kind: Kind, bytes: &[u8]) -> io::Result<()> {
         let _one = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         send(stream, kind, bytes)
@@ -177,6 +230,11 @@ impl Shared {
         while is_set && self.is_done.get().is_none() {
             match receive(stream) {
                 Ok((Kind::Bye, _)) => return,
+                Ok((Kind::Asks | Kind::Answer, bytes)) => {
+                    let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+                    inbox.push((*rank, bytes));
+                    self.news.notify_all();
+                }
                 Ok((Kind::Gone, bytes)) => {
                     let (rank, cause) = failure(&bytes).unwrap_or((*rank, PeerCause::Lost));
                     self.fail(rank, cause);

@@ -30,7 +30,7 @@ pub use shard::Shard;
 pub use world::World;
 
 #[cfg(feature = "cuda")]
-pub use crate::cuda::ranks::{LocalRanks, ShardAddresses};
+pub use crate::cuda::ranks::{Distributed, LocalRanks, RankPlan, ShardAddresses};
 
 use crate::{Error, Result};
 

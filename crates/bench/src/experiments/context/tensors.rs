@@ -1,8 +1,8 @@
-//! The tensors of one problem on one GPU, and of its parts on several.
+//! The tensors of a problem on one GPU, and those of a rank.
 
 use anyhow::Result;
-use flash_attention::cuda::{Cuda, DeviceMemory};
-use flash_attention::distributed::{Half, LocalRanks, Shard, ShardAddresses};
+use flash_attention::cuda::{Cuda, DeviceMemory, Stream};
+use flash_attention::distributed::{Half, Shard, ShardAddresses};
 use flash_attention::forward::Addresses;
 use flash_attention::{Element, Plan, TensorLayout, Tensors};
 
@@ -90,75 +90,66 @@ impl Whole {
     }
 }
 
-/// The ranks' parts.
-pub(super) struct Shards {
-    memories: Vec<(DeviceMemory, Places)>,
+/// A rank's part.
+pub(super) struct Part {
+    shard: Shard,
+    memory: DeviceMemory,
+    places: Places,
 }
 
-impl Shards {
-    pub(super) fn new<T: Element>(gpus: &[Cuda], ranks: &LocalRanks, pattern: &[Vec<T>; 3]) -> Result<Self> {
-        let mut memories = Vec::new();
-        for (rank, cuda) in gpus.iter().enumerate() {
-            let Some(shard) = ranks.shard(rank) else { break };
-            let (tensors, whole) = (shard.tensors(), shard.problem().tensors());
-            let places = Places::new(tensors, shard.lse_len(), T::DTYPE.bytes());
-            let mut memory = cuda.device_memory(places.end)?;
-            let parts = [
-                (false, (tensors.q, whole.q), places.q),
-                (true, (tensors.k, whole.k), places.k),
-                (true, (tensors.v, whole.v), places.v),
-            ];
-            for ((of_keys, (own, whole), at), pattern) in parts.into_iter().zip(pattern) {
-                for (from, to, len) in spans(shard, of_keys, &whole, &own) {
-                    write(&mut memory, at + to * T::DTYPE.bytes(), pattern, from, len)?;
-                }
+impl Part {
+    pub(super) fn new<T: Element>(cuda: &Cuda, shard: &Shard, pattern: &[Vec<T>; 3]) -> Result<Self> {
+        let (tensors, whole) = (shard.tensors(), shard.problem().tensors());
+        let places = Places::new(tensors, shard.lse_len(), T::DTYPE.bytes());
+        let mut memory = cuda.device_memory(places.end)?;
+        let parts = [
+            (false, (tensors.q, whole.q), places.q),
+            (true, (tensors.k, whole.k), places.k),
+            (true, (tensors.v, whole.v), places.v),
+        ];
+        for ((of_keys, (own, whole), at), pattern) in parts.into_iter().zip(pattern) {
+            for (from, to, len) in spans(shard, of_keys, &whole, &own) {
+                write(&mut memory, at + to * T::DTYPE.bytes(), pattern, from, len)?;
             }
-            memories.push((memory, places));
         }
-        Ok(Self { memories })
+        Ok(Self { shard: shard.clone(), memory, places })
     }
 
     pub(super) fn poison(&mut self) -> Result<()> {
-        self.memories.iter_mut().try_for_each(|(memory, places)| poison(memory, *places))
+        poison(&mut self.memory, self.places)
     }
 
-    pub(super) fn enqueue(&self, ranks: &LocalRanks) -> Result<()> {
-        let addresses = self.memories.iter().map(|(memory, places)| {
-            let at = |offset: usize| memory.address() + offset as u64;
-            let Places { q, k, v, o, lse, .. } = *places;
-            ShardAddresses { q: at(q), k: at(k), v: at(v), o: at(o), lse: Some(at(lse)) }
-        });
-        let addresses: Vec<_> = addresses.collect();
-        let streams: Vec<_> = self.memories.iter().map(|(memory, _)| memory.stream()).collect();
-        // SAFETY: the tensors are as long as the shards say, and live until the streams' work is over; each
-        // stream is that of the call before.
-        unsafe { ranks.forward(&addresses, &streams) }?;
-        Ok(())
+    pub(super) fn addresses(&self) -> ShardAddresses {
+        let at = |offset: usize| self.memory.address() + offset as u64;
+        let Places { q, k, v, o, lse, .. } = self.places;
+        ShardAddresses { q: at(q), k: at(k), v: at(v), o: at(o), lse: Some(at(lse)) }
     }
 
-    /// The first difference in bits of a rank's O or lse from the whole problem's.
-    pub(super) fn difference<T: Element>(&self, ranks: &LocalRanks, whole: &Whole) -> Result<Option<String>> {
-        let element = T::DTYPE.bytes();
-        for (rank, (memory, places)) in self.memories.iter().enumerate() {
-            let Some(shard) = ranks.shard(rank) else { break };
-            let o = shard.problem().tensors().o;
-            for (from, to, len) in spans(shard, false, &o, &shard.tensors().o) {
-                let places = (whole.places.o + from * element, places.o + to * element);
-                if let Some(at) = differ((&whole.memory, places.0), (memory, places.1), len * element)? {
-                    return Ok(Some(format!("O of rank {rank}, element {}", to + at / element)));
-                }
+    pub(super) fn stream(&self) -> Stream {
+        self.memory.stream()
+    }
+
+    /// The first difference in bits of the rank's O or lse from the whole problem's.
+    pub(super) fn difference<T: Element>(&self, whole: &Whole) -> Result<Option<String>> {
+        let Self { shard, memory, places } = self;
+        let (element, rank) = (T::DTYPE.bytes(), shard.rank());
+        let o = shard.problem().tensors().o;
+        for (from, to, len) in spans(shard, false, &o, &shard.tensors().o) {
+            let places = (whole.places.o + from * element, places.o + to * element);
+            if let Some(at) = differ((&whole.memory, places.0), (memory, places.1), len * element)? {
+                return Ok(Some(format!("O of rank {rank}, element {}", to + at / element)));
             }
-            let lse = |seqlen| TensorLayout::bhsd(o.batch, seqlen, o.heads, 1);
-            let (of_whole, own) = (lse(o.seqlen), lse(shard.tensors().o.seqlen));
-            for index in 0..o.batch * o.heads * 2 {
-                let (batch, head, half) = (index / 2 / o.heads, index / 2 % o.heads, Half::ALL[index % 2]);
-                let rows = shard.queries().rows_of(rank, half);
-                let from = of_whole.row(batch, rows.start, head);
-                let to = own.row(batch, shard.queries().local_start(rank, half), head);
-                let places = (whole.places.lse + 4 * from, places.lse + 4 * to);
-                if let Some(at) = differ((&whole.memory, places.0), (memory, places.1), 4 * rows.len())? {
-                    return Ok(Some(format!("lse of rank {rank}, element {}", to + at / 4)));
-                }
+        }
+        let lse = |seqlen| TensorLayout::bhsd(o.batch, seqlen, o.heads, 1);
+        let (of_whole, own) = (lse(o.seqlen), lse(shard.tensors().o.seqlen));
+        for index in 0..o.batch * o.heads * 2 {
+            let (batch, head, half) = (index / 2 / o.heads, index / 2 % o.heads, Half::ALL[index % 2]);
+            let rows = shard.queries().rows_of(rank, half);
+            let from = of_whole.row(batch, rows.start, head);
+            let to = own.row(batch, shard.queries().local_start(rank, half), head);
+            let places = (whole.places.lse + 4 * from, places.lse + 4 * to);
+            if let Some(at) = differ((&whole.memory, places.0), (memory, places.1), 4 * rows.len())? {
+                return Ok(Some(format!("lse of rank {rank}, element {}", to + at / 4)));
             }
         }
         Ok(None)

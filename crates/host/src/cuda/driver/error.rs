@@ -14,6 +14,7 @@ pub(in crate::cuda) struct CuResult(pub(super) u32);
 impl CuResult {
     pub(super) const SUCCESS: Self = Self(0);
     const OUT_OF_MEMORY: Self = Self(2);
+    const NOT_READY: Self = Self(600);
     const PEER_ACCESS_ALREADY_ENABLED: Self = Self(704);
 }
 
@@ -37,6 +38,10 @@ impl<'driver> Failure<'driver> {
 
     pub(in crate::cuda) fn is_out_of_memory(&self) -> bool {
         self.code == Some(CuResult::OUT_OF_MEMORY)
+    }
+
+    pub(in crate::cuda) fn is_not_ready(&self) -> bool {
+        self.code == Some(CuResult::NOT_READY)
     }
 
     pub(in crate::cuda) fn is_enabled_already(&self) -> bool {

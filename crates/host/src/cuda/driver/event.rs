@@ -57,6 +57,20 @@ impl Event {
         Ok(())
     }
 
+    /// Whether the event as it was last recorded has come.
+    ///
+    /// # Errors
+    /// When a kernel faulted.
+    pub(in crate::cuda) fn has_come(&self) -> Result<bool> {
+        self.context.make_current()?;
+        // SAFETY: the event lives.
+        match unsafe { self.context.driver().cuEventQuery(self.handle) } {
+            Ok(()) => Ok(true),
+            Err(failure) if failure.is_not_ready() => Ok(false),
+            Err(failure) => Err(failure.into()),
+        }
+    }
+
     /// Waits for the event as it was last recorded.
     ///
     /// # Errors

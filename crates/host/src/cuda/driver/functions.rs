@@ -95,6 +95,7 @@ functions! {
     fn cuEventDestroy_v2(event: CuEvent);
     fn cuEventRecord(event: CuEvent, stream: Stream);
     fn cuEventSynchronize(event: CuEvent);
+    fn cuEventQuery(event: CuEvent);
     // From CUDA 12.8 on `cuda.h` has `_v2` beside it, for the same three arguments; drivers export both.
     #[cfg(feature = "testing")]
     fn cuEventElapsedTime(milliseconds: *mut f32, start: CuEvent, end: CuEvent);

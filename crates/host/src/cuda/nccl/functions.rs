@@ -38,16 +38,16 @@ pub(in crate::cuda) struct Config {
     size: usize,
     magic: c_uint,
     version: c_uint,
-    pub(super) blocking: c_int,
+    blocking: c_int,
     cga_cluster_size: c_int,
     min_ctas: c_int,
-    pub(super) max_ctas: c_int,
+    max_ctas: c_int,
     net_name: *const c_char,
     split_share: c_int,
     traffic_class: c_int,
     comm_name: *const c_char,
     collnet_enable: c_int,
-    pub(super) cta_policy: c_int,
+    cta_policy: c_int,
     shrink_share: c_int,
     nvls_ctas: c_int,
 }
@@ -62,16 +62,16 @@ impl Config {
     /// A field that is left to NCCL.
     const UNSET: c_int = c_int::MIN;
 
-    /// Copies by copy engines, where they can be, and by no multiprocessor.
-    pub(super) const POLICY_ZERO: c_int = 2;
+    /// `NCCL_CTA_POLICY_ZERO`: no multiprocessor copies where copy engines can.
+    const POLICY_ZERO: c_int = 2;
 
-    /// All is left to NCCL.
-    pub(super) const fn new() -> Self {
+    /// No call blocks, copies are those of copy engines, and all else is left to NCCL.
+    pub(super) const fn on_copy_engines() -> Self {
         Self {
             size: size_of::<Self>(),
             magic: Self::MAGIC,
             version: Self::VERSION,
-            blocking: Self::UNSET,
+            blocking: 0,
             cga_cluster_size: Self::UNSET,
             min_ctas: Self::UNSET,
             max_ctas: Self::UNSET,
@@ -80,7 +80,7 @@ impl Config {
             traffic_class: Self::UNSET,
             comm_name: std::ptr::null(),
             collnet_enable: Self::UNSET,
-            cta_policy: Self::UNSET,
+            cta_policy: Self::POLICY_ZERO,
             shrink_share: Self::UNSET,
             nvls_ctas: Self::UNSET,
         }
@@ -102,7 +102,6 @@ functions! {
         config: *mut Config,
     );
     fn ncclCommSplit(comm: CommHandle, color: c_int, key: c_int, new: *mut CommHandle, config: *mut Config);
-    fn ncclCommFinalize(comm: CommHandle);
     fn ncclCommDestroy(comm: CommHandle);
     fn ncclCommAbort(comm: CommHandle);
     fn ncclCommGetAsyncError(comm: CommHandle, error: *mut NcclResult);
@@ -126,8 +125,6 @@ functions! {
         comm: CommHandle,
         stream: Stream,
     );
-    fn ncclGroupStart();
-    fn ncclGroupEnd();
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //!
 //! Names and values are those of `nccl.h`.
 
+mod communicator;
 mod functions;
 
 use std::ffi::{CStr, c_char};
@@ -9,6 +10,7 @@ use std::sync::OnceLock;
 
 use super::library::Library;
 use crate::{Error, Result};
+pub(in crate::cuda) use communicator::{Communicator, Memory};
 pub(in crate::cuda) use functions::UniqueId;
 use functions::{Functions, NcclResult};
 
@@ -19,7 +21,7 @@ const FILES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 const VARIABLE: &str = "FA_NCCL";
 
 /// The first version that gathers by copy engines.
-pub(crate) const COPY_ENGINES: i32 = 22_800;
+const COPY_ENGINES: i32 = 22_800;
 
 /// NCCL of this process.
 pub(in crate::cuda) struct Nccl {
@@ -103,7 +105,7 @@ impl Nccl {
 }
 
 /// 22809 as 2.28.9.
-pub(crate) fn version_name(version: i32) -> String {
+pub(in crate::cuda) fn version_name(version: i32) -> String {
     format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
 }
 

@@ -1,5 +1,6 @@
-//! Ranks on GPUs of one process.
+//! Ranks on GPUs: of one process, or of one each.
 
+mod process;
 mod rank;
 
 use crate::cuda::Cuda;
@@ -7,6 +8,7 @@ use crate::cuda::buffer::Buffer;
 use crate::cuda::driver::{Context, Event, Stream};
 use crate::distributed::{Gather, Gathered, Partition, Schedule, Shard, StageHeads};
 use crate::{Error, Plan, Problem, Request, Result};
+pub use process::{Distributed, RankPlan};
 use rank::Rank;
 
 /// Addresses of a rank's tensors on its GPU.

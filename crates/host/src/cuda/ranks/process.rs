@@ -1,0 +1,269 @@
+//! A rank in a process of its own, with NCCL.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::rank::Rank;
+use super::{ShardAddresses, describe};
+use crate::cuda::Cuda;
+use crate::cuda::driver::{Event, Stream};
+use crate::cuda::nccl::{Communicator, Memory, Nccl, UniqueId, version_name};
+use crate::distributed::{Gather, Gathered, Group, Partition, Schedule, Shard, StageHeads, World};
+use crate::{Error, Plan, Problem, Request, Result};
+
+/// A rank among others that have met, each in a process with a GPU of its own.
+///
+/// Pieces go from GPU to GPU by NCCL on copy engines, beside attention. A rank that dies, hangs or disagrees is
+/// an error on all others: no call waits for ever.
+pub struct Distributed {
+    cuda: Cuda,
+    /// Before the group, which tells the others that this rank is done.
+    forth: Arc<Communicator>,
+    back: Arc<Communicator>,
+    group: Group,
+    patience: Duration,
+}
+
+/// How long ranks wait for one another, where nothing else is said.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Distributed {
+    /// As torchrun, Slurm or Open MPI started this process ([`World::from_env`]), on the GPU of its local rank.
+    ///
+    /// # Errors
+    /// As [`Self::new`] and [`World::from_env`].
+    pub fn from_env() -> Result<Self> {
+        let world = World::from_env()?;
+        let cuda = Cuda::new(world.local_rank)?;
+        Self::new(world, &cuda, PATIENCE)
+    }
+
+    /// Meets the other ranks. One that says nothing for as long as `patience` is gone.
+    ///
+    /// # Errors
+    /// When NCCL is missing or too old, when the port is in use, when a rank does not come in time or has another
+    /// version, and when NCCL fails.
+    pub fn new(world: World, cuda: &Cuda, patience: Duration) -> Result<Self> {
+        let nccl = Nccl::get()?;
+        if !nccl.has_copy_engines() {
+            let reason = format!(
+                "{} is NCCL {}, and gathers by copy engines are NCCL's from 2.28 on; FA_NCCL names another file",
+                nccl.file(),
+                version_name(nccl.version())
+            );
+            return Err(Error::NoNccl { reason });
+        }
+        let id = if world.rank == 0 { Communicator::unique_id()?.0 } else { [0; 128] };
+        let fingerprint = [
+            ("flash-attention", env!("CARGO_PKG_VERSION").to_owned()),
+            ("NCCL", version_name(nccl.version())),
+        ];
+        let (rank, size) = (world.rank, world.size);
+        let (group, brought) = Group::meet(world, &fingerprint, &id, patience)?;
+        let Ok(id) = brought.try_into() else {
+            return Err(Error::Context { reason: "rank 0 brought no id of NCCL".to_owned() });
+        };
+        let until = Instant::now() + patience;
+        let keep_on = || keep_on(&group, until);
+        let forth = Communicator::new(&cuda.context, UniqueId(id), (rank, size), &keep_on)?;
+        let back = forth.reversed(size, &keep_on)?;
+        Ok(Self { cuda: cuda.clone(), forth: Arc::new(forth), back: Arc::new(back), group, patience })
+    }
+
+    /// Index of this rank.
+    pub const fn rank(&self) -> usize {
+        self.group.world().rank
+    }
+
+    /// Number of ranks.
+    pub const fn world(&self) -> usize {
+        self.group.world().size
+    }
+
+    /// This rank's GPU.
+    pub const fn cuda(&self) -> &Cuda {
+        &self.cuda
+    }
+
+    /// Waits until all ranks have come here.
+    ///
+    /// # Errors
+    /// When a rank is gone, or does not come within `patience`.
+    pub fn barrier(&self, patience: Duration) -> Result<()> {
+        self.group.agree(&[], patience)
+    }
+
+    /// Plans this rank's part of a forward pass, in the tiles of one GPU, and takes the memory that it needs
+    /// beside its tensors. All ranks call it together.
+    ///
+    /// # Errors
+    /// As [`Shard::new`] and [`Plan::new`], when ranks name different problems, when a GPU has not enough memory,
+    /// and when a rank is gone.
+    pub fn plan(&self, problem: &Problem, partition: Partition, request: &Request) -> Result<RankPlan<'_>> {
+        let planned = self.planned(problem, partition, request);
+        self.group.agree(&agreed(problem, partition, &planned), self.patience)?;
+        let (shard, schedule, whole) = planned?;
+        let nccl = Nccl::get()?;
+        let reasons = vec![
+            format!("pieces by copy engines, NCCL {} of {}", version_name(nccl.version()), nccl.file()),
+            describe(&shard, &schedule, &whole),
+        ];
+        let until = Instant::now() + self.patience;
+        let memory = |len: usize| {
+            let communicators = [&self.forth, &self.back];
+            let keep_on = || keep_on(&self.group, until);
+            Memory::new(&self.cuda.context, len * problem.dtype().bytes(), &communicators, &keep_on)
+        };
+        let [k, v] = schedule.gathered;
+        let gathered = [memory(k)?, memory(v)?];
+        let addresses = gathered.each_ref().map(Memory::address);
+        let rank = Rank::new(&self.cuda, &whole, (shard, schedule), addresses)?;
+        let end = Event::untimed(&self.cuda.context)?;
+        Ok(RankPlan { of: self, rank, gathered, end, reasons })
+    }
+
+    fn planned(
+        &self,
+        problem: &Problem,
+        partition: Partition,
+        request: &Request,
+    ) -> Result<(Shard, Schedule, Plan)> {
+        let shard = Shard::new(problem, self.rank(), self.world(), partition)?;
+        let schedule = Schedule::forward(&shard, StageHeads::of(&shard))?;
+        Ok((shard, schedule, Plan::new(problem, self.cuda.device(), request)?))
+    }
+}
+
+/// What ranks must agree in before they compute a problem.
+fn agreed(
+    problem: &Problem,
+    partition: Partition,
+    planned: &Result<(Shard, Schedule, Plan)>,
+) -> [(&'static str, String); 14] {
+    let tile = match planned {
+        Ok((.., whole)) => format!("{} {:?}", whole.kernel().name(), whole.tile()),
+        Err(error) => format!("none, for {error}"),
+    };
+    let (window, lists) = (problem.window(), problem.per_head());
+    [
+        ("batch", problem.batch().to_string()),
+        ("seqlen_q", problem.seqlen_q().to_string()),
+        ("seqlen_k", problem.seqlen_k().to_string()),
+        ("heads", problem.heads().to_string()),
+        ("kv_heads", problem.kv_heads().to_string()),
+        ("head_dim", problem.head_dim().to_string()),
+        ("head_dim_v", problem.head_dim_v().to_string()),
+        ("dtype", problem.dtype().to_string()),
+        ("window", format!("{window:?}")),
+        ("softmax_scale", problem.softmax_scale().to_string()),
+        ("softcap", problem.softcap().to_string()),
+        ("alibi_slopes and sinks", format!("{lists:?}")),
+        ("partition", format!("{partition:?}")),
+        ("tile", tile),
+    ]
+}
+
+/// Whether it is worth waiting on.
+fn keep_on(group: &Group, until: Instant) -> Result<()> {
+    group.check()?;
+    if Instant::now() < until {
+        return Ok(());
+    }
+    group.give_up("NCCL did not come to an end in time");
+    group.check()
+}
+
+/// What a rank is ready to compute with the others.
+pub struct RankPlan<'a> {
+    of: &'a Distributed,
+    rank: Rank,
+    gathered: [Memory; 2],
+    end: Event,
+    reasons: Vec<String>,
+}
+
+impl RankPlan<'_> {
+    /// The rank's part.
+    pub const fn shard(&self) -> &Shard {
+        self.rank.shard()
+    }
+
+    /// How ranks reach one another, and what they do together.
+    pub fn reasons(&self) -> &[String] {
+        &self.reasons
+    }
+
+    /// Bytes of device memory that the rank takes beside its tensors.
+    pub fn memory_bytes(&self) -> usize {
+        self.gathered.iter().map(Memory::bytes).sum::<usize>() + self.rank.bytes()
+    }
+
+    /// Enqueues the rank's work behind what is on `stream`, and returns; outputs are there once the stream gets so
+    /// far. All ranks call it together.
+    ///
+    /// # Errors
+    /// When a rank is gone, and when the driver or NCCL refuses something.
+    ///
+    /// # Safety
+    /// The addresses are memory of this rank's GPU that its shard's views stay inside of, aligned to their element
+    /// type; lse is as long as [`Shard::lse_len`]. They and the stream stay alive until the work is over. Nothing
+    /// else writes the tensors meanwhile, and outputs overlap nothing. The stream is that of the call before, or
+    /// waits for it.
+    pub unsafe fn forward(&self, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
+        self.of.group.check()?;
+        // SAFETY: the caller's promise.
+        unsafe { self.rank.place(addresses, stream) }?;
+        let until = Instant::now() + self.of.patience;
+        let mut gather = |gathers: &[Gather], copies: Stream| {
+            gathers.iter().try_for_each(|gather| self.gather(gather, copies, until))
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.rank.attend(addresses, stream, &mut gather) }?;
+        self.end.record(stream)
+    }
+
+    fn gather(&self, gather: &Gather, copies: Stream, until: Instant) -> Result<()> {
+        let memory = match gather.tensor {
+            Gathered::K => &self.gathered[0],
+            Gathered::V => &self.gathered[1],
+        };
+        let element = self.shard().problem().dtype().bytes();
+        let communicator = if gather.reversed { &self.of.back } else { &self.of.forth };
+        let first = memory.address() + (gather.first * element) as u64;
+        let keep_on = || keep_on(&self.of.group, until);
+        // SAFETY: all ranks go through the same schedule; the memory is as long as that says, and is freed when
+        // streams are done with it.
+        unsafe { communicator.all_gather(first, gather.piece * element, copies, &keep_on) }
+    }
+
+    /// Waits for the last call's work, for as long as `deadline`.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] when a rank is gone or the deadline is over, after which no rank computes any more, and
+    /// when a kernel faulted or NCCL failed.
+    pub fn wait(&self, deadline: Duration) -> Result<()> {
+        let until = Instant::now() + deadline;
+        while !self.end.has_come()? {
+            let failed = [&self.of.forth, &self.of.back].into_iter().find_map(|one| one.check().err());
+            if let Some(error) = failed {
+                self.of.group.give_up(&error.to_string());
+            } else if Instant::now() >= until {
+                self.of.group.give_up(&format!("its work did not end within {deadline:.1?}"));
+            }
+            if let Err(error) = self.of.group.check() {
+                self.of.forth.abort();
+                self.of.back.abort();
+                return Err(error);
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for RankPlan<'_> {
+    fn drop(&mut self) {
+        // Memory is freed next; whoever waited has heard of what failed.
+        let _ = self.wait(self.of.patience);
+    }
+}
