@@ -60,7 +60,7 @@ fn check<T: Element<Output = T>>(
         let mut o = vec![poison; shard.tensors().o.span()];
         let mut lse = vec![f32::NAN; shard.lse_len()];
         let outputs = Outputs { o: &mut o, lse: Some(&mut lse) };
-        threads::forward((&shard, &schedule), (backend, &plan), &mut peers, (&q, &k, &v), outputs).unwrap();
+        threads::forward(&schedule, (backend, &plan), &mut peers, (&q, &k, &v), outputs).unwrap();
         (shard, o, lse)
     });
     for (shard, found, lse) in found {

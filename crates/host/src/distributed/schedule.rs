@@ -68,19 +68,22 @@ pub struct Attend {
     pub lse: usize,
 }
 
-/// A half's rows of K and V on their way to where they belong in the gathered ones: appended to a cache, of all
-/// sequences and heads at once.
+/// A half's rows of a stage's heads on their way to where they belong in the gathered ones: appended to a cache.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place {
-    /// Whose rows.
-    pub half: Half,
+    /// Index of the stage.
+    pub stage: usize,
     /// The problem, over views.
     pub problem: AppendProblem,
     /// Elements of the rank's K before the view's first.
     pub k: usize,
     /// The same of V.
     pub v: usize,
-    /// Rows of each head of the gathered K and V before the half's.
+    /// Elements of the gathered K before the cache's first.
+    pub k_cache: usize,
+    /// The same of V.
+    pub v_cache: usize,
+    /// Rows of the cache before the half's.
     pub before: usize,
 }
 
@@ -105,13 +108,14 @@ pub enum Work {
 pub enum Stream {
     /// Gathers, by copy engines.
     Copies,
-    /// Attention of one half, and of every second stage: the last tiles of one hide in the others' work.
-    Attention {
-        /// Whose queries.
-        half: Half,
-        /// The stage's index modulo 2.
-        turn: usize,
-    },
+    /// Attention of one half, and of every second stage: the last tiles of one hide in the others' work. The lane
+    /// of so many.
+    Attention(usize),
+}
+
+impl Stream {
+    /// Streams of attention.
+    pub const LANES: usize = 4;
 }
 
 /// Key/value heads of each stage.
@@ -177,8 +181,9 @@ pub struct Step {
 
 /// A rank's work of a forward pass, in an order in which it may be enqueued.
 ///
-/// Gathered K is [B, Hkv, 2N·L, D], contiguous, where L is [`Cut::chunk_len`](super::Cut::chunk_len) of keys,
-/// and V the same with Dv: chunks lie in the order of their rows.
+/// Gathered K has the stages one after another, each of which is [2N·L, heads, D], contiguous, where L is
+/// [`Cut::chunk_len`](super::Cut::chunk_len) of keys, and V the same with Dv: chunks lie in the order of their
+/// rows, and are one piece each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
     /// What is gathered and attended to together, in order.
@@ -199,29 +204,31 @@ impl Schedule {
         let (batch, kv_heads) = (problem.tensors().k.batch, problem.kv_heads());
         let stages = heads.stages(batch, kv_heads);
         let mut steps = Vec::new();
-        for half in Half::ALL {
-            if let Some(place) = place(shard, half)? {
-                let stream = Stream::Attention { half: Half::Low, turn: 0 };
-                steps.push(Step { stream, work: Work::Place(Box::new(place)), after: vec![] });
-            }
-        }
-        let placed: Vec<_> = steps.len().checked_sub(1).into_iter().collect();
+        let mut placed = Vec::new();
         for (index, stage) in stages.iter().enumerate() {
+            for half in Half::ALL {
+                if let Some(place) = place(shard, (index, stage), half)? {
+                    // What the first stage waits for is not behind the others' rows.
+                    let stream = Stream::Attention(if index == 0 { 0 } else { Stream::LANES - 1 });
+                    steps.push(Step { stream, work: Work::Place(Box::new(place)), after: vec![] });
+                }
+            }
+            placed.push(steps.len().checked_sub(1));
+        }
+        for ((index, stage), placed) in stages.iter().enumerate().zip(placed) {
             let gather = steps.len();
-            let after = if index == 0 { placed.clone() } else { vec![] };
             let work = Work::Gather { stage: index, gathers: gathers(shard, stage) };
-            steps.push(Step { stream: Stream::Copies, work, after });
+            steps.push(Step { stream: Stream::Copies, work, after: placed.into_iter().collect() });
             // In a zigzag under a causal mask the high half sees more keys: its long tiles begin first.
-            for half in [Half::High, Half::Low] {
+            for (lane, half) in [Half::High, Half::Low].into_iter().enumerate() {
                 if let Some(attend) = attend(shard, (index, stage), half)? {
-                    let stream = Stream::Attention { half, turn: index % 2 };
+                    let stream = Stream::Attention((2 * index + lane) % Stream::LANES);
                     let work = Work::Attend(Box::new(attend));
                     steps.push(Step { stream, work, after: vec![gather] });
                 }
             }
         }
-        let rows = gathered_rows(shard);
-        let heads = batch * kv_heads * rows;
+        let heads = batch * kv_heads * gathered_rows(shard);
         Ok(Self { stages, steps, gathered: [heads * problem.head_dim(), heads * problem.head_dim_v()] })
     }
 }
@@ -231,28 +238,36 @@ fn gathered_rows(shard: &Shard) -> usize {
     2 * shard.world() * shard.keys().chunk_len()
 }
 
+/// Rows of the gathered K and V, of one head each, that lie before a stage's.
+fn rows_before(shard: &Shard, stage: &Stage) -> usize {
+    (stage.batch * shard.problem().kv_heads() + stage.kv_heads.start) * gathered_rows(shard)
+}
+
 /// What a half's rows are appended to; none where it has no rows.
-fn place(shard: &Shard, half: Half) -> Result<Option<Place>> {
+fn place(shard: &Shard, (index, stage): (usize, &Stage), half: Half) -> Result<Option<Place>> {
     let (keys, own) = (shard.keys(), shard.tensors());
-    let rows = keys.rows_of(shard.rank(), half);
+    let (rows, heads) = (keys.rows_of(shard.rank(), half), stage.kv_heads.len());
     if rows.is_empty() {
         return Ok(None);
     }
     let first = keys.local_start(shard.rank(), half);
-    let new = |layout: &TensorLayout| TensorLayout { seqlen: rows.len(), ..*layout };
-    let cache = |of: &TensorLayout| TensorLayout::bhsd(of.batch, gathered_rows(shard), of.heads, of.head_dim);
+    let new = |layout: &TensorLayout| TensorLayout { batch: 1, seqlen: rows.len(), heads, ..*layout };
+    let cache = |of: &TensorLayout| TensorLayout::bshd(1, gathered_rows(shard), heads, of.head_dim);
     let (k_cache, v_cache) = (cache(&own.k), cache(&own.v));
     let tensors = AppendTensors { k: new(&own.k), v: new(&own.v), k_cache, v_cache };
+    let before = rows_before(shard, stage);
     Ok(Some(Place {
-        half,
+        stage: index,
         problem: AppendProblem::new(tensors, shard.problem().dtype(), AppendOptions::default())?,
-        k: own.k.row(0, first, 0),
-        v: own.v.row(0, first, 0),
+        k: own.k.row(stage.batch, first, stage.kv_heads.start),
+        v: own.v.row(stage.batch, first, stage.kv_heads.start),
+        k_cache: before * k_cache.head_dim,
+        v_cache: before * v_cache.head_dim,
         before: keys.chunk_of(shard.rank(), half) * keys.chunk_len(),
     }))
 }
 
-/// The gathers of a stage's heads.
+/// The gathers of a stage.
 fn gathers(shard: &Shard, stage: &Stage) -> Vec<Gather> {
     let (keys, problem) = (shard.keys(), shard.problem());
     let tensors = [(Gathered::K, problem.head_dim()), (Gathered::V, problem.head_dim_v())];
@@ -261,18 +276,17 @@ fn gathers(shard: &Shard, stage: &Stage) -> Vec<Gather> {
     let world = shard.world();
     let parts: &[(usize, usize, bool)] =
         if are_neighbours { &[(0, 2, false)] } else { &[(0, 1, false), (world, 1, true)] };
-    let of_head = |kv_head: usize| {
-        let head = (stage.batch * problem.kv_heads() + kv_head) * gathered_rows(shard);
-        tensors.into_iter().flat_map(move |(tensor, columns)| {
-            parts.iter().map(move |&(chunk, chunks, reversed)| Gather {
-                tensor,
-                first: (head + chunk * keys.chunk_len()) * columns,
-                piece: chunks * keys.chunk_len() * columns,
-                reversed,
-            })
+    let before = rows_before(shard, stage);
+    let of_tensor = |(tensor, columns)| {
+        let chunk_elements = keys.chunk_len() * stage.kv_heads.len() * columns;
+        parts.iter().map(move |&(chunk, chunks, reversed)| Gather {
+            tensor,
+            first: before * columns + chunk * chunk_elements,
+            piece: chunks * chunk_elements,
+            reversed,
         })
     };
-    stage.kv_heads.clone().flat_map(of_head).collect()
+    tensors.into_iter().flat_map(of_tensor).collect()
 }
 
 /// Attention of a half's queries of a stage; none where it has no rows.
@@ -296,15 +310,11 @@ fn attend(shard: &Shard, (index, stage): (usize, &Stage), half: Half) -> Result<
     let first_row = shard.queries().local_start(rank, half);
     let queries =
         |layout: &TensorLayout| TensorLayout { batch: 1, seqlen: rows.len(), heads: heads.len(), ..*layout };
-    let keys = |columns: usize| {
-        let head = gathered_rows(shard) * columns;
-        let shape = [1, end, stage.kv_heads.len(), columns];
-        TensorLayout::strided(shape, [stage.kv_heads.len() * head, columns, head, 1])
-    };
+    let keys = |columns: usize| TensorLayout::bshd(1, end, stage.kv_heads.len(), columns);
     let (k, v) = (keys(whole.head_dim()), keys(whole.head_dim_v()));
     let tensors = Tensors { q: queries(&own.q), k, v, o: queries(&own.o) };
     let problem = whole.part_in_window(tensors, stage.batch, heads.clone(), window)?;
-    let first_head = stage.batch * whole.kv_heads() + stage.kv_heads.start;
+    let before = rows_before(shard, stage);
     let lse_head = own.q.seqlen;
     Ok(Some(Attend {
         stage: index,
@@ -312,8 +322,8 @@ fn attend(shard: &Shard, (index, stage): (usize, &Stage), half: Half) -> Result<
         problem: problem.with_lse_strides(heads.len() * lse_head, lse_head)?,
         q: own.q.row(stage.batch, first_row, heads.start),
         o: own.o.row(stage.batch, first_row, heads.start),
-        k: first_head * k.stride_head,
-        v: first_head * v.stride_head,
+        k: before * k.head_dim,
+        v: before * v.head_dim,
         lse: (stage.batch * whole.heads() + heads.start) * lse_head + first_row,
     }))
 }
@@ -344,13 +354,13 @@ mod tests {
         /// too often.
         fn defect(&self, shard: &Shard) -> Option<String> {
             let before = self.before();
-            let (problem, rows) = (shard.problem(), gathered_rows(shard));
             let mut gathered = HashSet::new();
             for (index, step) in self.steps.iter().enumerate() {
                 match &step.work {
                     Work::Place(_) => {}
-                    Work::Gather { gathers, .. } => {
-                        let is_place = |step: &Step| matches!(step.work, Work::Place(_));
+                    Work::Gather { stage, gathers } => {
+                        let is_place =
+                            |step: &Step| matches!(&step.work, Work::Place(place) if place.stage == *stage);
                         let came =
                             before[index].iter().filter(|&&other| is_place(&self.steps[other])).count();
                         if came < self.steps.iter().filter(|step| is_place(step)).count() {
@@ -366,39 +376,24 @@ mod tests {
                         }
                     }
                     Work::Attend(attend) => {
-                        // Chunks that came, by tensor, of the heads and rows that it reads.
-                        let came: HashSet<_> = before[index]
-                            .iter()
-                            .filter_map(|&other| match &self.steps[other].work {
+                        let came = |of: Gathered| {
+                            let steps = before[index].iter().map(|&other| &self.steps[other].work);
+                            let gathers = steps.filter_map(|work| match work {
                                 Work::Gather { gathers, .. } => Some(gathers),
                                 _ => None,
+                            });
+                            let pieces = gathers.flatten().filter(move |gather| gather.tensor == of);
+                            let world = shard.world();
+                            pieces.flat_map(move |gather| {
+                                (0..world).map(move |rank| gather.piece_of(rank, world))
                             })
-                            .flatten()
-                            .flat_map(|gather| {
-                                let columns = match gather.tensor {
-                                    Gathered::K => problem.head_dim(),
-                                    Gathered::V => problem.head_dim_v(),
-                                };
-                                (0..shard.world()).flat_map(move |rank| {
-                                    let piece = gather.piece_of(rank, shard.world());
-                                    let rows = piece.start / columns..piece.end / columns;
-                                    rows.step_by(shard.keys().chunk_len())
-                                        .map(move |row| (gather.tensor as u8, row))
-                                })
-                            })
-                            .collect();
-                        let stage = &self.stages[attend.stage];
-                        let end = attend.problem.seqlen_k();
-                        for kv_head in stage.kv_heads.clone() {
-                            let head = (stage.batch * problem.kv_heads() + kv_head) * rows;
-                            for first in (0..end).step_by(shard.keys().chunk_len()) {
-                                for tensor in [Gathered::K, Gathered::V] {
-                                    if !came.contains(&(tensor as u8, head + first)) {
-                                        return Some(format!(
-                                            "step {index} reads key {first} before it came"
-                                        ));
-                                    }
-                                }
+                        };
+                        let keys = attend.problem.tensors();
+                        for (tensor, first, layout) in
+                            [(Gathered::K, attend.k, keys.k), (Gathered::V, attend.v, keys.v)]
+                        {
+                            if !covers(came(tensor).collect(), first..first + layout.span()) {
+                                return Some(format!("step {index} reads {tensor:?} before it came"));
                             }
                         }
                     }
@@ -406,6 +401,15 @@ mod tests {
             }
             None
         }
+    }
+
+    /// Whether ranges have all of another one.
+    fn covers(mut ranges: Vec<Range<usize>>, needed: Range<usize>) -> bool {
+        ranges.sort_by_key(|range| range.start);
+        let end = ranges
+            .into_iter()
+            .fold(needed.start, |end, range| if range.start <= end { end.max(range.end) } else { end });
+        end >= needed.end
     }
 
     fn problem(
@@ -471,10 +475,10 @@ mod tests {
                 found += usize::from(changed.defect(&shard).is_some());
             }
         }
-        // The first gather waits for rows that are placed, and attention of two halves and stages for gathers.
-        assert_eq!(found, 5);
+        // Two gathers wait for rows that are placed, and attention of two halves and stages for gathers.
+        assert_eq!(found, 6);
         let mut twice = schedule.clone();
-        twice.steps.push(schedule.steps[2].clone());
+        twice.steps.push(schedule.steps[4].clone());
         assert!(twice.defect(&shard).unwrap().contains("came before"));
     }
 }

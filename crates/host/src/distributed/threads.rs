@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use super::{Attend, Gather, Gathered, Schedule, Shard, Work};
+use super::{Attend, Gather, Gathered, Schedule, Work};
 use crate::append::{AppendInputs, AppendOutputs};
 use crate::forward::Outputs;
 use crate::{Backend, Element, Error, Plan, Request, Result};
@@ -82,7 +82,7 @@ fn lost(rank: usize) -> Error {
 /// # Errors
 /// As [`Backend::run`], and when another rank has gone.
 pub fn forward<T: Element>(
-    (shard, schedule): (&Shard, &Schedule),
+    schedule: &Schedule,
     (backend, whole): (&Backend, &Plan),
     peers: &mut Peers<T>,
     (q, k, v): (&[T], &[T], &[T]),
@@ -95,10 +95,11 @@ pub fn forward<T: Element>(
         match &step.work {
             Work::Place(place) => {
                 let plan = backend.plan(&place.problem, &())?;
-                let before = vec![place.before as i32; shard.tensors().k.batch];
+                let before = [place.before as i32];
                 let inputs =
                     AppendInputs { seqused_k: &before, ..AppendInputs::new(&k[place.k..], &v[place.v..]) };
                 let [k_cache, v_cache] = &mut gathered;
+                let (k_cache, v_cache) = (&mut k_cache[place.k_cache..], &mut v_cache[place.v_cache..]);
                 backend.run(&plan, inputs, AppendOutputs { k_cache, v_cache, q: &mut [] })?;
             }
             Work::Gather { stage, gathers } => {

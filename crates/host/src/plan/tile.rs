@@ -16,8 +16,8 @@ use super::modified::entry_anywhere;
 use super::order::{Key, fastest_first};
 use super::schedule::Schedule;
 use super::tuned::TUNED;
-use super::{Choice, Kernel, Launch, LaunchDetails, Request, ScheduleSpace};
-use crate::{DType, Device, Error, Problem, Result};
+use super::{Choice, Kernel, Launch, LaunchDetails, Request, ScheduleSpace, TileOrder, tiles};
+use crate::{DType, Device, Error, Plan, Problem, Result};
 
 /// Plans `candidate`, or, where it lacks the tile and was not asked for, the next slower kernel that has it.
 /// `forward_sm90` comes with the way in which it reads rows.
@@ -290,6 +290,25 @@ fn of_way(
         choice.unaligned = unaligned.launches;
     }
     Ok(choice)
+}
+
+impl Plan {
+    /// The same plan for a launch that shares multiprocessors with others: after the first tile of each block, a
+    /// block for each, so that whichever multiprocessor is done first takes the next, whatever it had before.
+    pub(crate) fn beside_others(self) -> Self {
+        let [launch] = self.launches() else { return self };
+        let TileOrder { tail_tiles, short_tiles, .. } = launch.details.order;
+        let problem = self.problem();
+        if launch.entry.algorithm != Algorithm::ForwardSm90 || problem.is_packed() {
+            return self;
+        }
+        let blocks = launch.grid - tail_tiles;
+        let tail_tiles = (tiles(problem, &launch.entry.tile, short_tiles) as u32).saturating_sub(blocks);
+        let order = TileOrder { tail_tiles, snake_order: false, ..launch.details.order };
+        let details = LaunchDetails { order, ..launch.details };
+        let launches = vec![Launch { details, grid: blocks + tail_tiles, ..*launch }];
+        self.with_launches(launches)
+    }
 }
 
 /// The entry that puts tiles into an order.

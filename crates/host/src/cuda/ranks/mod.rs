@@ -106,21 +106,18 @@ impl LocalRanks {
         for (index, ((rank, addresses), &stream)) in self.ranks.iter().zip(addresses).zip(streams).enumerate()
         {
             for (_, other) in self.ranks.iter().enumerate().filter(|(other, _)| *other != index) {
-                other.hold_back_until_gathered(rank.placing())?;
+                rank.placing().try_for_each(|stream| other.hold_back_until_gathered(stream))?;
             }
             // SAFETY: the caller's promise; other ranks have taken what was placed before.
             unsafe { rank.place(addresses, stream) }?;
         }
         for (index, ((rank, addresses), &stream)) in self.ranks.iter().zip(addresses).zip(streams).enumerate()
         {
-            let mut is_first = true;
-            let mut gather = |gathers: &[Gather], copies: Stream| {
-                if std::mem::take(&mut is_first) {
-                    let others = self.ranks.iter().enumerate().filter(|(other, _)| *other != index);
-                    others
-                        .map(|(_, other)| other)
-                        .try_for_each(|other| other.hold_back_until_placed(copies))?;
-                }
+            let mut gather = |stage, gathers: &[Gather], copies: Stream| {
+                let others = self.ranks.iter().enumerate().filter(|(other, _)| *other != index);
+                others
+                    .map(|(_, other)| other)
+                    .try_for_each(|other| other.hold_back_until_placed(stage, copies))?;
                 gathers.iter().try_for_each(|gather| self.take(index, gather, copies))
             };
             // SAFETY: the caller's promise.

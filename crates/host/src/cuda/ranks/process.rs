@@ -214,7 +214,7 @@ impl RankPlan<'_> {
         // SAFETY: the caller's promise.
         unsafe { self.rank.place(addresses, stream) }?;
         let until = Instant::now() + self.of.patience;
-        let mut gather = |gathers: &[Gather], copies: Stream| {
+        let mut gather = |_, gathers: &[Gather], copies: Stream| {
             gathers.iter().try_for_each(|gather| self.gather(gather, copies, until))
         };
         // SAFETY: the caller's promise.

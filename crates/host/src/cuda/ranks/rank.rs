@@ -7,7 +7,7 @@ use crate::append::{AppendAddresses, AppendPlan};
 use crate::cuda::Cuda;
 use crate::cuda::buffer::Buffer;
 use crate::cuda::driver::{Event, OwnedStream, Stream};
-use crate::distributed::{self, Attend, Gather, Half, Place, Schedule, Shard, Work};
+use crate::distributed::{self, Attend, Gather, Place, Schedule, Shard, Work};
 use crate::forward::{Addresses, PerHead};
 use crate::operation::Data;
 use crate::{Plan, Request, Result};
@@ -19,13 +19,12 @@ pub(super) struct Rank {
     shard: Shard,
     steps: Vec<(distributed::Stream, Vec<usize>, Planned)>,
     copies: OwnedStream,
-    /// By half and turn.
-    attention: [[OwnedStream; 2]; 2],
+    lanes: [OwnedStream; LANES],
     gathered: [u64; 2],
     /// Where each half's rows are appended, and the values of heads.
     lists: Buffer,
-    /// By half and turn; none where nothing is copied.
-    workspaces: [[Option<Buffer>; 2]; 2],
+    /// Of the lanes; none where nothing is copied.
+    workspaces: [Option<Buffer>; LANES],
     /// The end of each step.
     ends: Vec<Event>,
     /// What was on the caller's stream before.
@@ -40,14 +39,13 @@ pub(super) struct Rank {
 enum Planned {
     /// Rows that are appended, where a list of so many bytes before it says.
     Place(Box<(AppendPlan, Place, u64)>),
-    Gather(Vec<Gather>),
+    Gather(usize, Vec<Gather>),
     /// With what each head has, as bytes of the lists.
     Attend(Box<(Plan, Attend, PerHead<u64>)>),
 }
 
-const fn index(half: Half) -> usize {
-    half as usize
-}
+/// Streams of attention.
+const LANES: usize = distributed::Stream::LANES;
 
 impl Rank {
     /// Plans a rank's schedule in the tiles of `whole`, a plan of the whole problem on a GPU like this one.
@@ -63,7 +61,7 @@ impl Rank {
     ) -> Result<Self> {
         let (block_m, block_n) = whole.tile().unzip();
         let request = Request { kernel: Some(whole.kernel()), block_m, block_n, ..Request::default() };
-        let (mut lists, mut bytes) = (Vec::new(), [[0; 2]; 2]);
+        let (mut lists, mut bytes) = (Vec::new(), [0; LANES]);
         let mut steps = Vec::new();
         for step in schedule.steps {
             let planned = match step.work {
@@ -71,12 +69,12 @@ impl Rank {
                     let plan = Plan::new(&place.problem, cuda.device(), &())?;
                     cuda.load(&plan)?;
                     let at = size_of_val(lists.as_slice()) as u64;
-                    lists.extend(vec![(place.before as i32).to_ne_bytes(); shard.tensors().k.batch]);
+                    lists.push((place.before as i32).to_ne_bytes());
                     Planned::Place(Box::new((plan, *place, at)))
                 }
-                Work::Gather { gathers, .. } => Planned::Gather(gathers),
+                Work::Gather { stage, gathers } => Planned::Gather(stage, gathers),
                 Work::Attend(attend) => {
-                    let plan = Plan::new(&attend.problem, cuda.device(), &request)?;
+                    let plan = Plan::new(&attend.problem, cuda.device(), &request)?.beside_others();
                     cuda.load(&plan)?;
                     let per_head = attend.problem.scores().place(&mut |tensor| {
                         let at = size_of_val(lists.as_slice()) as u64;
@@ -85,9 +83,8 @@ impl Rank {
                         }
                         Ok(at)
                     })?;
-                    if let distributed::Stream::Attention { half, turn } = step.stream {
-                        let most = &mut bytes[index(half)][turn];
-                        *most = plan.workspace_bytes().max(*most);
+                    if let distributed::Stream::Attention(lane) = step.stream {
+                        bytes[lane] = plan.workspace_bytes().max(bytes[lane]);
                     }
                     Planned::Attend(Box::new((plan, *attend, per_head)))
                 }
@@ -100,15 +97,15 @@ impl Rank {
         cuda.stream.synchronize()?;
         let workspace =
             |bytes: u64| (bytes > 0).then(|| cuda.buffer("a rank's workspace", bytes as usize)).transpose();
-        let [[a, b], [c, d]] = bytes;
+        let [a, b, c, d] = bytes;
         let stream = || OwnedStream::new(&cuda.context);
         let event = || Event::untimed(&cuda.context);
         Ok(Self {
             copies: stream()?,
-            attention: [[stream()?, stream()?], [stream()?, stream()?]],
+            lanes: [stream()?, stream()?, stream()?, stream()?],
             gathered,
             lists: lists_memory,
-            workspaces: [[workspace(a)?, workspace(b)?], [workspace(c)?, workspace(d)?]],
+            workspaces: [workspace(a)?, workspace(b)?, workspace(c)?, workspace(d)?],
             ends: (0..steps.len()).map(|_| event()).collect::<Result<_>>()?,
             begun: event()?,
             joined: event()?,
@@ -129,7 +126,7 @@ impl Rank {
 
     /// Bytes of device memory beside the gathered tensors.
     pub(super) fn bytes(&self) -> usize {
-        let workspaces = self.workspaces.iter().flatten().flatten().map(Buffer::bytes);
+        let workspaces = self.workspaces.iter().flatten().map(Buffer::bytes);
         self.lists.bytes() + workspaces.sum::<usize>()
     }
 
@@ -139,29 +136,29 @@ impl Rank {
     /// As [`LocalRanks::forward`](super::LocalRanks::forward), of this rank.
     pub(super) unsafe fn place(&self, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
         self.begun.record(stream)?;
-        for stream in self.attention.iter().flatten().chain([&self.copies]) {
+        for stream in self.lanes.iter().chain([&self.copies]) {
             self.begun.hold_back(stream.handle())?;
         }
         for index in 0..self.steps.len() {
             if let Planned::Place(_) = self.steps[index].2 {
                 // SAFETY: the caller's promise.
-                unsafe { self.enqueue(index, addresses, &mut |_, _| Ok(())) }?;
+                unsafe { self.enqueue(index, addresses, &mut |_, _, _| Ok(())) }?;
             }
         }
         Ok(())
     }
 
-    /// The rank's rows are where they belong.
+    /// Holds back a stream until the rank's rows of a stage are where they belong.
     ///
     /// # Errors
     /// When the driver fails.
-    pub(super) fn hold_back_until_placed(&self, stream: Stream) -> Result<()> {
-        let places =
-            self.steps.iter().zip(&self.ends).filter(|(step, _)| matches!(step.2, Planned::Place(_)));
+    pub(super) fn hold_back_until_placed(&self, stage: usize, stream: Stream) -> Result<()> {
+        let is_place = |planned: &Planned| matches!(planned, Planned::Place(of) if of.1.stage == stage);
+        let places = self.steps.iter().zip(&self.ends).filter(|((.., planned), _)| is_place(planned));
         places.map(|(_, end)| end).last().map_or(Ok(()), |end| end.hold_back(stream))
     }
 
-    /// All pieces of other ranks that the run before gathered are here.
+    /// Holds back a stream until all pieces that the run before gathered are here.
     ///
     /// # Errors
     /// When the driver fails.
@@ -169,9 +166,9 @@ impl Rank {
         self.came.hold_back(stream)
     }
 
-    /// The stream that places rows.
-    pub(super) const fn placing(&self) -> Stream {
-        self.attention[0][0].handle()
+    /// The streams that place rows.
+    pub(super) fn placing(&self) -> impl Iterator<Item = Stream> {
+        self.lanes.iter().map(OwnedStream::handle)
     }
 
     /// Enqueues gathers and attention, and lets `stream` wait for them.
@@ -182,7 +179,7 @@ impl Rank {
         &self,
         addresses: &ShardAddresses,
         stream: Stream,
-        gather: &mut dyn FnMut(&[Gather], Stream) -> Result<()>,
+        gather: &mut dyn FnMut(usize, &[Gather], Stream) -> Result<()>,
     ) -> Result<()> {
         for index in 0..self.steps.len() {
             if !matches!(self.steps[index].2, Planned::Place(_)) {
@@ -192,7 +189,7 @@ impl Rank {
         }
         self.came.record(self.copies.handle())?;
         self.came.hold_back(stream)?;
-        for other in self.attention.iter().flatten() {
+        for other in self.lanes.iter() {
             self.joined.record(other.handle())?;
             self.joined.hold_back(stream)?;
         }
@@ -207,13 +204,13 @@ impl Rank {
         &self,
         step: usize,
         addresses: &ShardAddresses,
-        gather: &mut dyn FnMut(&[Gather], Stream) -> Result<()>,
+        gather: &mut dyn FnMut(usize, &[Gather], Stream) -> Result<()>,
     ) -> Result<()> {
         let (on, after, planned) = &self.steps[step];
         let (stream, workspace) = match *on {
             distributed::Stream::Copies => (self.copies.handle(), None),
-            distributed::Stream::Attention { half, turn } => {
-                (self.attention[index(half)][turn].handle(), self.workspaces[index(half)][turn].as_ref())
+            distributed::Stream::Attention(lane) => {
+                (self.lanes[lane].handle(), self.workspaces[lane].as_ref())
             }
         };
         after.iter().try_for_each(|&before| self.ends[before].hold_back(stream))?;
@@ -226,8 +223,8 @@ impl Rank {
                 let addresses = AppendAddresses {
                     k: at(addresses.k, place.k),
                     v: at(addresses.v, place.v),
-                    k_cache: gathered_k,
-                    v_cache: gathered_v,
+                    k_cache: at(gathered_k, place.k_cache),
+                    v_cache: at(gathered_v, place.v_cache),
                     seqused_k: self.lists.address() + list,
                     ..AppendAddresses::default()
                 };
@@ -235,7 +232,7 @@ impl Rank {
                 // the schedule says; the list has the first row of each sequence, which has room behind it.
                 unsafe { self.cuda.enqueue(plan, &addresses, stream) }?;
             }
-            Planned::Gather(gathers) => gather(gathers, stream)?,
+            Planned::Gather(stage, gathers) => gather(*stage, gathers, stream)?,
             Planned::Attend(planned) => {
                 let (plan, attend, per_head) = &**planned;
                 let list = |at: Option<u64>| at.map(|at| self.lists.address() + at);
