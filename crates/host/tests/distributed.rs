@@ -1,7 +1,7 @@
 //! Several ranks, as threads over host memory, against one: O and lse have the same bits.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use flash_attention::distributed::{Half, Partition, Schedule, Shard, StageHeads, threads};
+use flash_attention::distributed::{Half, Partition, Schedule, Shard, StageHeads, request_of_one, threads};
 use flash_attention::forward::{Dropout, Outputs};
 use flash_attention::{
     Backend, BackendKind, DType, Element, Kernel, Options, Problem, Request, TensorLayout, Tensors,
@@ -44,7 +44,7 @@ fn check<T: Element<Output = T>>(
 ) -> Result<(), TestCaseError> {
     let Tensors { q, k, v, o } = problem.tensors();
     let lse_layout = TensorLayout::bhsd(q.batch, q.seqlen, q.heads, 1);
-    let plan = backend.plan(problem, request).unwrap();
+    let plan = backend.plan(problem, &request_of_one(problem, request)).unwrap();
     let inputs: [Vec<T>; 3] = [values(q, 7), values(k, 11), values(v, 13)];
     let [data_q, data_k, data_v] = &inputs;
     let poison = T::from_f32(f32::NAN);
@@ -174,16 +174,19 @@ proptest! {
     }
 }
 
-/// ALiBi's bias is added up from where a tile begins.
+/// ALiBi's bias is added up from where a tile begins, and under a left window so are the blocks of keys.
 #[test]
-fn ranks_have_the_bits_of_one_with_slopes_in_the_simulator() {
+fn ranks_have_the_bits_of_one_where_tiles_count_in_the_simulator() {
     let layout = TensorLayout::bshd(1, 1000, 1, 16);
     let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
-    let options = Options { causal: true, alibi_slopes: Some(vec![0.3]), ..Options::default() };
-    let problem = Problem::new(tensors, DType::F16, options).unwrap();
-    let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
-    let ranks = (2, Partition::Contiguous, 1);
-    check::<f16>(&problem, &Backend::simulator(1), &request, ranks).unwrap();
+    let slopes = Options { alibi_slopes: Some(vec![0.3]), ..Options::default() };
+    let window = Options { window: (Some(300), None), ..Options::default() };
+    for options in [slopes, window] {
+        let problem = Problem::new(tensors, DType::F16, Options { causal: true, ..options }).unwrap();
+        let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+        let ranks = (2, Partition::Contiguous, 1);
+        check::<f16>(&problem, &Backend::simulator(1), &request, ranks).unwrap();
+    }
 }
 
 #[test]

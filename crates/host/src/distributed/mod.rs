@@ -26,7 +26,7 @@ mod world;
 pub use group::{Fingerprint, Group, PeerCause};
 pub use partition::{Cut, Half, Partition};
 pub use schedule::{Attend, Gather, Gathered, Place, Schedule, Stage, StageHeads, Step, Stream, Work};
-pub use shard::Shard;
+pub use shard::{Shard, request_of_one};
 pub use world::World;
 
 #[cfg(feature = "cuda")]

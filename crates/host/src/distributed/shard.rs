@@ -1,7 +1,7 @@
 //! A rank's part of a problem.
 
 use super::{Cut, Half, Partition, refuse};
-use crate::{Error, Problem, Result, TensorLayout, Tensors};
+use crate::{Error, Problem, Request, Result, TensorLayout, Tensors};
 
 /// Rows of a tile, at multiples of which long chunks begin.
 const TILE_ROWS: usize = 128;
@@ -44,8 +44,7 @@ impl Shard {
             let are_long = rows >= 2 * world * WHOLE_TILES * TILE_ROWS;
             Cut::new(rows, world, partition, if are_long { least.max(TILE_ROWS) } else { least })
         };
-        let needs_tiles = problem.window().0.is_some() || problem.alibi_slopes().is_some();
-        let of_tiles = if needs_tiles { ALL_TILES_ROWS } else { 1 };
+        let of_tiles = if counts_from_tiles(problem) { ALL_TILES_ROWS } else { 1 };
         let (queries, keys) = (cut(problem.seqlen_q(), of_tiles)?, cut(problem.seqlen_k(), 1)?);
         let of = |layout: &TensorLayout, cut: &Cut| {
             // A rank may have no rows of a sequence that is cut into whole tiles.
@@ -129,6 +128,18 @@ impl Shard {
     pub fn query_positions(&self) -> impl Iterator<Item = usize> + '_ {
         Half::ALL.into_iter().flat_map(|half| self.queries.rows_of(self.rank, half))
     }
+}
+
+/// Whether a row's bits depend on where its tile begins.
+fn counts_from_tiles(problem: &Problem) -> bool {
+    problem.window().0.is_some() || problem.alibi_slopes().is_some()
+}
+
+/// The request whose plan has the bits of all ranks: as asked, and where bits depend on where tiles begin with
+/// [`Request::batch_invariant`], which begins them at multiples of their rows.
+#[must_use]
+pub fn request_of_one(problem: &Problem, request: &Request) -> Request {
+    Request { batch_invariant: request.batch_invariant || counts_from_tiles(problem), ..request.clone() }
 }
 
 /// What ranks do not compute together, if the problem has it.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use super::{Attend, Gather, Gathered, Schedule, Work};
+use super::{Attend, Gather, Gathered, Schedule, Work, request_of_one};
 use crate::append::{AppendInputs, AppendOutputs};
 use crate::forward::Outputs;
 use crate::{Backend, Element, Error, Plan, Request, Result};
@@ -89,7 +89,8 @@ pub fn forward<T: Element>(
     Outputs { o, mut lse }: Outputs<'_, T>,
 ) -> Result<()> {
     let (block_m, block_n) = whole.tile().unzip();
-    let request = Request { kernel: Some(whole.kernel()), block_m, block_n, ..Request::default() };
+    let tile = Request { kernel: Some(whole.kernel()), block_m, block_n, ..Request::default() };
+    let request = request_of_one(whole.problem(), &tile);
     let mut gathered = schedule.gathered.map(|len| vec![T::from_f32(f32::NAN); len]);
     for step in &schedule.steps {
         match &step.work {

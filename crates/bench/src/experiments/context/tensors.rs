@@ -11,7 +11,7 @@ use crate::bytes;
 /// Elements that repeat over a tensor; a prime number, so that no two rows are alike.
 pub(super) const PATTERN: usize = 4_194_301;
 
-/// Elements that are compared at a time.
+/// Bytes that are compared at a time.
 const CHUNK: usize = 1 << 24;
 
 /// Where tensors begin, at multiples of 256 bytes of one allocation.
@@ -65,8 +65,13 @@ impl Whole {
         Ok(Self { cuda: cuda.clone(), plan, memory, places, workspace })
     }
 
-    pub(super) fn poison(&mut self) -> Result<()> {
-        poison(&mut self.memory, self.places)
+    /// O and lse of a run, and what lies between them.
+    pub(super) fn outputs(&mut self) -> Result<Expected> {
+        poison(&mut self.memory, self.places)?;
+        self.enqueue()?;
+        let mut bytes = vec![0; self.places.end - self.places.o];
+        self.memory.read(self.places.o, &mut bytes)?;
+        Ok(Expected { bytes, lse: self.places.lse - self.places.o })
     }
 
     pub(super) fn enqueue(&self) -> Result<()> {
@@ -88,6 +93,12 @@ impl Whole {
     pub(super) fn wait(&self) -> Result<()> {
         Ok(self.memory.read(0, &mut [0])?)
     }
+}
+
+/// What one GPU computes: O, and lse from a byte on.
+pub(super) struct Expected {
+    bytes: Vec<u8>,
+    lse: usize,
 }
 
 /// A rank's part.
@@ -130,13 +141,13 @@ impl Part {
     }
 
     /// The first difference in bits of the rank's O or lse from the whole problem's.
-    pub(super) fn difference<T: Element>(&self, whole: &Whole) -> Result<Option<String>> {
+    pub(super) fn difference<T: Element>(&self, expected: &Expected) -> Result<Option<String>> {
         let Self { shard, memory, places } = self;
         let (element, rank) = (T::DTYPE.bytes(), shard.rank());
         let o = shard.problem().tensors().o;
         for (from, to, len) in spans(shard, false, &o, &shard.tensors().o) {
-            let places = (whole.places.o + from * element, places.o + to * element);
-            if let Some(at) = differ((&whole.memory, places.0), (memory, places.1), len * element)? {
+            let expected = &expected.bytes[from * element..][..len * element];
+            if let Some(at) = differ(expected, (memory, places.o + to * element))? {
                 return Ok(Some(format!("O of rank {rank}, element {}", to + at / element)));
             }
         }
@@ -147,8 +158,8 @@ impl Part {
             let rows = shard.queries().rows_of(rank, half);
             let from = of_whole.row(batch, rows.start, head);
             let to = own.row(batch, shard.queries().local_start(rank, half), head);
-            let places = (whole.places.lse + 4 * from, places.lse + 4 * to);
-            if let Some(at) = differ((&whole.memory, places.0), (memory, places.1), 4 * rows.len())? {
+            let expected = &expected.bytes[expected.lse + 4 * from..][..4 * rows.len()];
+            if let Some(at) = differ(expected, (memory, places.lse + 4 * to))? {
                 return Ok(Some(format!("lse of rank {rank}, element {}", to + at / 4)));
             }
         }
@@ -197,16 +208,14 @@ fn poison(memory: &mut DeviceMemory, places: Places) -> Result<()> {
     Ok(memory.fill(places.o, places.end - places.o, 0xff)?)
 }
 
-/// The first byte in which two ranges differ.
-fn differ(a: (&DeviceMemory, usize), b: (&DeviceMemory, usize), len: usize) -> Result<Option<usize>> {
-    let mut bytes = [vec![0; CHUNK.min(len)], vec![0; CHUNK.min(len)]];
-    for first in (0..len).step_by(CHUNK) {
-        let part = CHUNK.min(len - first);
-        for ((memory, at), bytes) in [a, b].into_iter().zip(&mut bytes) {
-            memory.read(at + first, &mut bytes[..part])?;
-        }
-        if bytes[0][..part] != bytes[1][..part] {
-            return Ok((0..part).find(|&at| bytes[0][at] != bytes[1][at]).map(|at| first + at));
+/// The first byte in which memory differs from what is expected.
+fn differ(expected: &[u8], (memory, at): (&DeviceMemory, usize)) -> Result<Option<usize>> {
+    let mut found = vec![0; CHUNK.min(expected.len())];
+    for (index, expected) in expected.chunks(CHUNK).enumerate() {
+        let found = &mut found[..expected.len()];
+        memory.read(at + index * CHUNK, found)?;
+        if found != expected {
+            return Ok((0..found.len()).find(|&at| found[at] != expected[at]).map(|at| index * CHUNK + at));
         }
     }
     Ok(None)

@@ -6,7 +6,7 @@ mod rank;
 use crate::cuda::Cuda;
 use crate::cuda::buffer::Buffer;
 use crate::cuda::driver::{Context, Event, Stream};
-use crate::distributed::{Gather, Gathered, Partition, Schedule, Shard, StageHeads};
+use crate::distributed::{Gather, Gathered, Partition, Schedule, Shard, StageHeads, request_of_one};
 use crate::{Error, Plan, Problem, Request, Result};
 pub use process::{Distributed, RankPlan};
 use rank::Rank;
@@ -49,7 +49,7 @@ impl LocalRanks {
         for (index, cuda) in gpus.iter().enumerate() {
             let shard = Shard::new(problem, index, gpus.len(), partition)?;
             let schedule = Schedule::forward(&shard, StageHeads::of(&shard))?;
-            let whole = Plan::new(problem, cuda.device(), request)?;
+            let whole = Plan::new(problem, cuda.device(), &request_of_one(problem, request))?;
             if index == 0 {
                 reasons.push(describe(&shard, &schedule, &whole));
             }

@@ -8,7 +8,9 @@ use super::{ShardAddresses, describe};
 use crate::cuda::Cuda;
 use crate::cuda::driver::{Event, Stream};
 use crate::cuda::nccl::{Communicator, Memory, Nccl, UniqueId, version_name};
-use crate::distributed::{Gather, Gathered, Group, Partition, Schedule, Shard, StageHeads, World};
+use crate::distributed::{
+    Gather, Gathered, Group, Partition, Schedule, Shard, StageHeads, World, request_of_one,
+};
 use crate::{Error, Plan, Problem, Request, Result};
 
 /// A rank among others that have met, each in a process with a GPU of its own.
@@ -130,7 +132,8 @@ impl Distributed {
     ) -> Result<(Shard, Schedule, Plan)> {
         let shard = Shard::new(problem, self.rank(), self.world(), partition)?;
         let schedule = Schedule::forward(&shard, StageHeads::of(&shard))?;
-        Ok((shard, schedule, Plan::new(problem, self.cuda.device(), request)?))
+        let request = request_of_one(problem, request);
+        Ok((shard, schedule, Plan::new(problem, self.cuda.device(), &request)?))
     }
 }
 

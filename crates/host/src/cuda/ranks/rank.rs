@@ -7,7 +7,7 @@ use crate::append::{AppendAddresses, AppendPlan};
 use crate::cuda::Cuda;
 use crate::cuda::buffer::Buffer;
 use crate::cuda::driver::{Event, OwnedStream, Stream};
-use crate::distributed::{self, Attend, Gather, Place, Schedule, Shard, Work};
+use crate::distributed::{self, Attend, Gather, Place, Schedule, Shard, Work, request_of_one};
 use crate::forward::{Addresses, PerHead};
 use crate::operation::Data;
 use crate::{Plan, Request, Result};
@@ -60,7 +60,8 @@ impl Rank {
         gathered: [u64; 2],
     ) -> Result<Self> {
         let (block_m, block_n) = whole.tile().unzip();
-        let request = Request { kernel: Some(whole.kernel()), block_m, block_n, ..Request::default() };
+        let tile = Request { kernel: Some(whole.kernel()), block_m, block_n, ..Request::default() };
+        let request = request_of_one(whole.problem(), &tile);
         let (mut lists, mut bytes) = (Vec::new(), [0; LANES]);
         let mut steps = Vec::new();
         for step in schedule.steps {
