@@ -11,15 +11,17 @@ use flash_attention::distributed::{Distributed, LocalRanks, Partition, RankPlan,
 use flash_attention::{DType, Element, Options, Plan, Problem, Request, Tensors};
 use serde::Serialize;
 
-use crate::args::{BackendArgs, ReportArgs, at_least_one, named, seconds};
+use crate::args::{BackendArgs, Choice, ReportArgs, at_least_one, named, seconds};
 use crate::inputs::normal;
 use crate::lab::Shared;
 use crate::measure::with_output_element;
+use crate::output::Screen;
 use crate::problem::{Layout, describe};
 use crate::record::Header;
 use crate::session::Session;
 use crate::table::{self, table};
 use crate::timer::Times;
+use launch::{TorchProblems, TorchTime};
 use tensors::{PATTERN, Part, Whole};
 
 /// Arguments of `context`.
@@ -73,6 +75,9 @@ pub(crate) struct Args {
     /// Seconds for each problem, after which no turn is begun
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
     budget: f64,
+    /// Also run PyTorch's context_parallel, behind these, in the Python named [default: python3]
+    #[arg(long, value_name = "torch[=PYTHON]", value_parser = Choice::parse)]
+    peer: Option<Choice>,
     #[command(flatten)]
     report: ReportArgs,
 }
@@ -83,7 +88,9 @@ struct Document {
     header: Header,
     gpus: usize,
     partition: &'static str,
+    transport: &'static str,
     rows: Vec<RowRecord>,
+    torch: Vec<TorchTime>,
     passed: bool,
 }
 
@@ -187,6 +194,10 @@ pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
     if !is_first {
         return Ok(passed);
     }
+    let torch = match &args.peer {
+        Some(choice) => torch(args, choice, &rows, &screen)?,
+        None => Vec::new(),
+    };
     screen.line(table(
         &[
             "problem",
@@ -203,8 +214,39 @@ pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
     ))?;
     let header = Header::new("context", &session, args.report.seed);
     let partition = if args.contiguous { "contiguous" } else { "zigzag" };
-    args.report.write(&Document { header, gpus: args.gpus, partition, rows, passed }, &screen)?;
+    let transport = match &ranks {
+        Ranks::Local(_) => Transport::Peer,
+        Ranks::Process(_) => Transport::NcclCe,
+    };
+    let document =
+        Document { header, gpus: args.gpus, partition, transport: transport.name(), rows, torch, passed };
+    args.report.write(&document, &screen)?;
     Ok(passed)
+}
+
+/// PyTorch's times of the same problems, and how much faster the ranks here are.
+fn torch(args: &Args, choice: &Choice, rows: &[RowRecord], screen: &Screen) -> Result<Vec<TorchTime>> {
+    let problems = TorchProblems {
+        batch: args.batch,
+        heads: args.heads,
+        kv_heads: args.kv_heads.unwrap_or(args.heads),
+        dim: args.dim,
+        dtype: args.dtype.name(),
+        causal: !args.full,
+        seq: &args.seq,
+    };
+    let times = launch::torch(&choice.python, args.gpus, &problems)?;
+    for time in &times {
+        let name = format!("PyTorch's context_parallel, {}, S={}", time.backend, time.seq);
+        let ours = rows.iter().find(|row| row.seq == time.seq).map(|row| row.together_s);
+        screen.line(match (time.seconds, ours) {
+            (Some(theirs), Some(ours)) => {
+                format!("{name}: {}, {:.2} times as long as together", table::seconds(theirs), theirs / ours)
+            }
+            _ => format!("{name}: {}", time.error.as_deref().unwrap_or("no time")),
+        })?;
+    }
+    Ok(times)
 }
 
 fn cells(row: &RowRecord) -> Vec<String> {

@@ -1,35 +1,86 @@
 //! Ranks in processes of their own, started by the one that was asked.
 
 use std::net::TcpListener;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
 
 /// Runs this program's command line once for each rank, of which the first speaks; false if one finds a wrong
 /// result.
 pub(super) fn ranks(count: usize) -> Result<bool> {
     let program = std::env::current_exe().context("this program")?;
-    // Free now, and a moment later.
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr())?.port();
-    let start = |rank: usize| {
+    let command = || {
         let mut command = Command::new(&program);
         command.args(std::env::args_os().skip(1));
-        let count = count.to_string();
-        for (name, value) in
-            [("RANK", rank.to_string()), ("WORLD_SIZE", count), ("FA_PORT", port.to_string())]
-        {
-            command.env(name, value);
-        }
-        command.env("LOCAL_RANK", rank.to_string()).env("MASTER_ADDR", "127.0.0.1");
-        if rank > 0 {
-            command.stdout(Stdio::null());
-        }
-        command.spawn().with_context(|| format!("rank {rank}"))
+        command
     };
-    let ranks = (0..count).map(start).collect::<Result<Vec<_>>>()?;
     let mut passed = true;
-    for (rank, mut child) in ranks.into_iter().enumerate() {
-        passed &= child.wait().with_context(|| format!("rank {rank}"))?.success();
+    for mut child in start(count, "FA_PORT", command, Stdio::inherit)? {
+        passed &= child.wait().context("a rank")?.success();
     }
     Ok(passed)
+}
+
+/// Starts a process for each rank, which meet at a port that is free now.
+fn start(
+    count: usize,
+    port_name: &str,
+    command: impl Fn() -> Command,
+    first_stdout: impl Fn() -> Stdio,
+) -> Result<Vec<Child>> {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr())?.port();
+    let of_rank = |rank: usize| {
+        let mut command = command();
+        command.env("RANK", rank.to_string()).env("LOCAL_RANK", rank.to_string());
+        command.env("WORLD_SIZE", count.to_string()).env("MASTER_ADDR", "127.0.0.1");
+        command.env(port_name, port.to_string());
+        command.stdout(if rank == 0 { first_stdout() } else { Stdio::null() });
+        command.spawn().with_context(|| format!("rank {rank}"))
+    };
+    (0..count).map(of_rank).collect()
+}
+
+/// What PyTorch is to compute.
+#[derive(Serialize)]
+pub(super) struct TorchProblems<'a> {
+    pub(super) batch: usize,
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
+    pub(super) dim: usize,
+    pub(super) dtype: &'a str,
+    pub(super) causal: bool,
+    pub(super) seq: &'a [usize],
+}
+
+/// How long one of PyTorch's backends takes for a problem, or why it does not.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct TorchTime {
+    pub(super) seq: usize,
+    pub(super) backend: String,
+    pub(super) seconds: Option<f64>,
+    pub(super) error: Option<String>,
+}
+
+/// Runs PyTorch's `context_parallel` on as many GPUs.
+pub(super) fn torch(python: &str, count: usize, problems: &TorchProblems<'_>) -> Result<Vec<TorchTime>> {
+    let problems = serde_json::to_string(problems)?;
+    let command = || {
+        let mut command = Command::new(python);
+        command.args(["-W", "ignore", "-c", include_str!("torch.py"), &problems]).stderr(Stdio::inherit());
+        command
+    };
+    let mut children = start(count, "MASTER_PORT", command, Stdio::piped)?.into_iter();
+    let first = children.next().context("there are no ranks")?;
+    let output = first.wait_with_output().with_context(|| format!("PyTorch in {python}"))?;
+    for mut child in children {
+        child.wait()?;
+    }
+    anyhow::ensure!(
+        output.status.success(),
+        "PyTorch's context_parallel in {python} ended with {}",
+        output.status
+    );
+    let lines = String::from_utf8_lossy(&output.stdout);
+    lines.lines().map(|line| serde_json::from_str(line).with_context(|| line.to_owned())).collect()
 }
