@@ -1,13 +1,14 @@
 //! Context parallelism: one problem on several GPUs, in turns with one GPU, and with each GPU by itself at once.
 
 mod launch;
+mod team;
 mod tensors;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use flash_attention::cuda::Cuda;
-use flash_attention::distributed::{Distributed, LocalRanks, Partition, RankPlan, World, request_of_one};
+use flash_attention::distributed::{Distributed, LocalRanks, Partition, World, request_of_one};
 use flash_attention::{DType, Element, Options, Plan, Problem, Request, Tensors};
 use serde::Serialize;
 
@@ -22,6 +23,7 @@ use crate::session::Session;
 use crate::table::{self, table};
 use crate::timer::Times;
 use launch::{TorchProblems, TorchTime};
+use team::{Side, Team, TeamPlan};
 use tensors::{PATTERN, Part, Whole};
 
 /// Arguments of `context`.
@@ -120,9 +122,6 @@ struct RowRecord {
 
 /// Time of a side's turn.
 const TURN: Duration = Duration::from_millis(150);
-
-/// How long ranks that are there are waited for: long enough for millions of tokens on one GPU.
-const PATIENCE: Duration = Duration::from_secs(600);
 
 /// How pieces go from GPU to GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -273,114 +272,6 @@ fn problem(args: &Args, seq: usize) -> Result<Problem> {
     Ok(Problem::new(Tensors { q, k, v: k, o: q }, args.dtype, options)?)
 }
 
-/// The ranks of this process.
-enum Team<'a> {
-    /// All of them.
-    Local(Box<LocalRanks>, Vec<Part>),
-    /// One, beside others in processes of their own.
-    Rank(&'a Distributed, Box<RankPlan<'a>>, Part),
-}
-
-impl Team<'_> {
-    fn parts(&mut self) -> &mut [Part] {
-        match self {
-            Self::Local(_, parts) => parts,
-            Self::Rank(.., part) => std::slice::from_mut(part),
-        }
-    }
-
-    fn enqueue(&self) -> Result<()> {
-        match self {
-            Self::Local(ranks, parts) => {
-                let addresses: Vec<_> = parts.iter().map(Part::addresses).collect();
-                let streams: Vec<_> = parts.iter().map(Part::stream).collect();
-                // SAFETY: the tensors are as long as the shards say, and live until the streams' work is over;
-                // each stream is that of the call before.
-                unsafe { ranks.forward(&addresses, &streams) }?;
-            }
-            Self::Rank(_, plan, part) => {
-                // SAFETY: as above.
-                unsafe { plan.forward(&part.addresses(), part.stream()) }?;
-            }
-        }
-        Ok(())
-    }
-
-    fn wait(&self) -> Result<()> {
-        match self {
-            Self::Local(ranks, _) => Ok(ranks.wait()?),
-            Self::Rank(_, plan, _) => Ok(plan.wait(PATIENCE)?),
-        }
-    }
-
-    /// Waits for the other processes.
-    fn meet(&self) -> Result<()> {
-        match self {
-            Self::Local(..) => Ok(()),
-            Self::Rank(group, ..) => Ok(group.barrier(PATIENCE)?),
-        }
-    }
-
-    /// Whether this process has the first rank.
-    fn is_first(&self) -> bool {
-        !matches!(self, Self::Rank(group, ..) if group.rank() > 0)
-    }
-
-    fn reasons(&self) -> Vec<String> {
-        match self {
-            Self::Local(ranks, _) => ranks.reasons().to_vec(),
-            Self::Rank(_, plan, _) => plan.reasons().to_vec(),
-        }
-    }
-
-    fn extra_bytes(&self) -> usize {
-        match self {
-            Self::Local(ranks, _) => {
-                (0..ranks.world()).map(|rank| ranks.memory_bytes(rank)).max().unwrap_or_default()
-            }
-            Self::Rank(_, plan, _) => plan.memory_bytes(),
-        }
-    }
-}
-
-/// Sides of the comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
-    /// One GPU computes all.
-    One,
-    /// Each GPU computes all.
-    Independent,
-    /// All GPUs together.
-    Together,
-}
-
-impl Side {
-    const ALL: [Self; 3] = [Self::One, Self::Independent, Self::Together];
-
-    /// Seconds of a run by the last of all ranks, of so many behind one another.
-    fn time(self, (team, wholes): (&Team<'_>, &[Whole]), runs: usize) -> Result<f64> {
-        let wholes = match self {
-            Self::One if team.is_first() => &wholes[..1],
-            Self::Independent => wholes,
-            _ => &[],
-        };
-        team.meet()?;
-        let start = Instant::now();
-        for _ in 0..runs {
-            wholes.iter().try_for_each(Whole::enqueue)?;
-            if self == Self::Together {
-                team.enqueue()?;
-            }
-        }
-        wholes.iter().try_for_each(Whole::wait)?;
-        if self == Self::Together {
-            team.wait()?;
-        }
-        team.meet()?;
-        Ok(start.elapsed().as_secs_f64() / runs as f64)
-    }
-}
-
 /// Products that a GPU may be expected to compute in a second, for how often a side runs in a turn.
 const FLOPS: f64 = 600e12;
 
@@ -397,30 +288,31 @@ fn of_problem<T: Element<Output = T>>(args: &Args, ranks: &Ranks, problem: &Prob
     let pattern = [0, 1, 2].map(|tensor| normal::<T>(args.report.seed, tensor, PATTERN));
     let partition = if args.contiguous { Partition::Contiguous } else { Partition::ZigZag };
     let request = request_of_one(problem, &Request::default());
-    let (mut team, gpus) = match ranks {
+    let (plan, parts, gpus) = match ranks {
         Ranks::Local(gpus) => {
             let ranks = LocalRanks::new(gpus, problem, partition, &request)?;
             let shards = (0..ranks.world()).filter_map(|rank| ranks.shard(rank));
             let parts = gpus.iter().zip(shards).map(|(gpu, shard)| Part::new(gpu, shard, &pattern));
-            let parts = parts.collect::<Result<Vec<_>>>()?;
-            (Team::Local(Box::new(ranks), parts), if args.on_one { &gpus[..1] } else { &gpus[..] })
+            let parts = parts.collect::<Result<_>>()?;
+            (TeamPlan::Local(Box::new(ranks)), parts, if args.on_one { &gpus[..1] } else { &gpus[..] })
         }
         Ranks::Process(group) => {
             let plan = group.plan(problem, partition, &request)?;
-            let part = Part::new(group.cuda(), plan.shard(), &pattern)?;
-            (Team::Rank(group, Box::new(plan), part), std::slice::from_ref(group.cuda()))
+            let parts = vec![Part::new(group.cuda(), plan.shard(), &pattern)?];
+            (TeamPlan::Rank(group, Box::new(plan)), parts, std::slice::from_ref(group.cuda()))
         }
     };
+    let mut team = Team { plan, parts };
     let whole = |gpu: &Cuda| Whole::new(gpu, Plan::new(problem, gpu.device(), &request)?, &pattern);
     let mut wholes = gpus.iter().map(whole).collect::<Result<Vec<_>>>().context("one GPU's tensors")?;
     let (mut difference, mut checked) = (None, 0);
     let expected = if args.check > 0 { Some(wholes[0].outputs()?) } else { None };
     while let Some(expected) = expected.as_ref().filter(|_| checked < args.check && difference.is_none()) {
-        team.parts().iter_mut().try_for_each(Part::poison)?;
+        team.poison()?;
         team.enqueue()?;
         team.wait()?;
         checked += 1;
-        for part in team.parts() {
+        for part in &team.parts {
             difference = difference.or(part.difference::<T>(expected)?);
         }
     }

@@ -134,7 +134,7 @@ mod tests {
                 for half in Half::ALL {
                     let rows = cut.rows_of(rank, half);
                     prop_assert_eq!(cut.owner(cut.chunk_of(rank, half)), (rank, half));
-                    prop_assert!(rows.is_empty() || rows.start % multiple == 0);
+                    prop_assert!(rows.is_empty() || rows.start.is_multiple_of(multiple));
                     prop_assert!(rows.len() <= cut.chunk_len());
                     rows.for_each(|row| owned[row] += 1);
                 }

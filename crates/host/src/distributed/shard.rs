@@ -139,7 +139,7 @@ fn counts_from_tiles(problem: &Problem) -> bool {
 /// [`Request::batch_invariant`], which begins them at multiples of their rows.
 #[must_use]
 pub fn request_of_one(problem: &Problem, request: &Request) -> Request {
-    Request { batch_invariant: request.batch_invariant || counts_from_tiles(problem), ..request.clone() }
+    Request { batch_invariant: request.batch_invariant || counts_from_tiles(problem), ..*request }
 }
 
 /// What ranks do not compute together, if the problem has it.

@@ -86,9 +86,16 @@ impl Nccl {
         self.version
     }
 
-    /// Whether gathers run on copy engines, and leave multiprocessors alone.
-    pub(in crate::cuda) const fn has_copy_engines(&self) -> bool {
-        self.version >= COPY_ENGINES
+    /// Refuses a version whose gathers take multiprocessors, which attention has.
+    ///
+    /// # Errors
+    /// [`Error::NoNccl`], with the version.
+    pub(in crate::cuda) fn check_copy_engines(&self) -> Result<()> {
+        if self.version >= COPY_ENGINES {
+            return Ok(());
+        }
+        let [found, needed] = [self.version, COPY_ENGINES].map(version_name);
+        Err(Error::NoNccl { reason: format!("{} is NCCL {found}, and {needed} is needed", self.file) })
     }
 
     /// NCCL's words for a code.
@@ -162,6 +169,38 @@ mod tests {
     #[test]
     fn versions_are_named_as_releases_are() {
         assert_eq!(version_name(22_809), "2.28.9");
-        assert!(COPY_ENGINES <= 22_809);
+    }
+
+    /// A library of this version alone, which the compiler of these tests makes.
+    fn stub(version: i32) -> Nccl {
+        let folder = std::env::temp_dir().join(format!("nccl-{version}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let [source, library] = ["stub.rs", "libnccl.so.2"].map(|name| folder.join(name));
+        let function = format!(
+            "extern \"C\" fn ncclGetVersion(to: *mut i32) -> i32 {{ unsafe {{ *to = {version} }}; 0 }}"
+        );
+        std::fs::write(&source, format!("#[unsafe(no_mangle)] pub unsafe {function}")).unwrap();
+        let mut rustc = std::process::Command::new("rustc");
+        rustc.args(["--crate-type=cdylib", "--edition=2024", "-o"]).args([&library, &source]);
+        assert!(rustc.status().unwrap().success());
+        let opened = Nccl::open(&[library.to_str().unwrap()]).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        opened
+    }
+
+    #[test]
+    fn a_library_that_is_too_old_or_lacks_a_function_is_named() {
+        let refusal = stub(22_703).check_copy_engines().unwrap_err().to_string();
+        assert!(refusal.contains("libnccl.so.2 is NCCL 2.27.3, and 2.28.0 is needed; "), "{refusal}");
+        let nccl = stub(22_809);
+        nccl.check_copy_engines().unwrap();
+        let mut id = UniqueId([0; 128]);
+        // SAFETY: the library has no such function, and nothing is called.
+        let missing = unsafe { nccl.ncclGetUniqueId(&raw mut id) }.map_err(Error::from).unwrap_err();
+        let text = missing.to_string();
+        assert!(
+            text.starts_with("NCCL has no function ncclGetUniqueId; ") && text.ends_with("2.28.9"),
+            "{text}"
+        );
     }
 }

@@ -47,14 +47,7 @@ impl Distributed {
     /// version, and when NCCL fails.
     pub fn new(world: World, cuda: &Cuda, patience: Duration) -> Result<Self> {
         let nccl = Nccl::get()?;
-        if !nccl.has_copy_engines() {
-            let reason = format!(
-                "{} is NCCL {}, and gathers by copy engines are NCCL's from 2.28 on; FA_NCCL names another file",
-                nccl.file(),
-                version_name(nccl.version())
-            );
-            return Err(Error::NoNccl { reason });
-        }
+        nccl.check_copy_engines()?;
         let id = if world.rank == 0 { Communicator::unique_id()?.0 } else { [0; 128] };
         let fingerprint = [
             ("flash-attention", env!("CARGO_PKG_VERSION").to_owned()),

@@ -35,6 +35,9 @@ pub(super) struct Rank {
     came: Event,
 }
 
+/// Enqueues a stage's gathers on a stream.
+type GatherWith<'a> = &'a mut dyn FnMut(usize, &[Gather], Stream) -> Result<()>;
+
 /// A step that is ready to run.
 enum Planned {
     /// Rows that are appended, where a list of so many bytes before it says.
@@ -155,8 +158,8 @@ impl Rank {
     /// When the driver fails.
     pub(super) fn hold_back_until_placed(&self, stage: usize, stream: Stream) -> Result<()> {
         let is_place = |planned: &Planned| matches!(planned, Planned::Place(of) if of.1.stage == stage);
-        let places = self.steps.iter().zip(&self.ends).filter(|((.., planned), _)| is_place(planned));
-        places.map(|(_, end)| end).last().map_or(Ok(()), |end| end.hold_back(stream))
+        let mut places = self.steps.iter().zip(&self.ends).filter(|((.., planned), _)| is_place(planned));
+        places.next_back().map_or(Ok(()), |(_, end)| end.hold_back(stream))
     }
 
     /// Holds back a stream until all pieces that the run before gathered are here.
@@ -180,7 +183,7 @@ impl Rank {
         &self,
         addresses: &ShardAddresses,
         stream: Stream,
-        gather: &mut dyn FnMut(usize, &[Gather], Stream) -> Result<()>,
+        gather: GatherWith<'_>,
     ) -> Result<()> {
         for index in 0..self.steps.len() {
             if !matches!(self.steps[index].2, Planned::Place(_)) {
@@ -201,12 +204,7 @@ impl Rank {
     ///
     /// # Safety
     /// As [`Self::attend`].
-    unsafe fn enqueue(
-        &self,
-        step: usize,
-        addresses: &ShardAddresses,
-        gather: &mut dyn FnMut(usize, &[Gather], Stream) -> Result<()>,
-    ) -> Result<()> {
+    unsafe fn enqueue(&self, step: usize, addresses: &ShardAddresses, gather: GatherWith<'_>) -> Result<()> {
         let (on, after, planned) = &self.steps[step];
         let (stream, workspace) = match *on {
             distributed::Stream::Copies => (self.copies.handle(), None),

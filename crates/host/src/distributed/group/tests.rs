@@ -157,3 +157,38 @@ fn a_rank_that_comes_twice_and_a_port_in_use_are_refused() {
     });
     assert_eq!(errors[0], "context parallelism: rank 1 came twice");
 }
+
+#[test]
+fn ranks_agree_before_they_compute_as_often_as_they_like() {
+    all(3, |world| {
+        let (group, _) = Group::meet(world, &[], &[], LONG).unwrap();
+        for seqlen in [10, 20, 30] {
+            group.agree(&[("seqlen_q", seqlen.to_string()), ("dtype", "f16".to_owned())], LONG).unwrap();
+        }
+    });
+}
+
+#[test]
+fn who_computes_something_else_is_named_with_what() {
+    let refused = all(3, |world| {
+        let seqlen = if world.rank == 2 { "70" } else { "80" };
+        let (group, _) = Group::meet(world, &[], &[], LONG).unwrap();
+        group.agree(&[("seqlen_q", seqlen.to_owned())], LONG).unwrap_err().to_string()
+    });
+    let expected = "context parallelism: ranks disagree: seqlen_q is 80 on rank 0, and 70 on rank 2";
+    assert!(refused.iter().all(|refused| refused == expected), "{refused:?}");
+}
+
+#[test]
+fn who_does_not_say_what_it_computes_is_named() {
+    let found = all(2, |world| {
+        let rank = world.rank;
+        let (group, _) = Group::meet(world, &[], &[], LONG).unwrap();
+        if rank == 1 {
+            thread::sleep(4 * BEAT);
+            return None;
+        }
+        Some(group.agree(&[], BEAT).unwrap_err().to_string())
+    });
+    assert_eq!(found[0].as_deref(), Some("context parallelism: rank 1 did not say in time what it computes"));
+}
