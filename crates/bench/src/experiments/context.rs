@@ -152,7 +152,7 @@ enum Ranks {
 /// Runs the experiment; false if bits differ.
 pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
     let screen = args.report.open()?;
-    let world = World::from_env().ok();
+    let world = World::launched()?;
     let ranks = match (&world, args.transport) {
         (Some(world), _) => {
             anyhow::ensure!(
@@ -168,7 +168,11 @@ pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
                 Duration::from_secs_f64(args.patience),
             )?))
         }
-        (None, Transport::NcclCe) => return launch::ranks(args.gpus),
+        (None, Transport::NcclCe) => {
+            // One line in place of one from each rank.
+            drop(Cuda::new(args.gpus - 1)?);
+            return launch::ranks(args.gpus);
+        }
         (None, Transport::Peer) => {
             let gpus = (0..args.gpus).map(|gpu| Cuda::new(if args.on_one { 0 } else { gpu }));
             Ranks::Local(gpus.collect::<flash_attention::Result<Vec<_>>>()?)

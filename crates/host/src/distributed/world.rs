@@ -27,17 +27,25 @@ const LAUNCHERS: [(&str, [&str; 3]); 3] = [
 const DEFAULT_PORT: u16 = 29_500;
 
 impl World {
-    /// As torchrun, Slurm or Open MPI started this process: `RANK`, `WORLD_SIZE` and `LOCAL_RANK`, or theirs.
-    /// Ranks meet at `MASTER_ADDR`, by default this host, on port `FA_PORT`, by default the one behind
+    /// As torchrun, Slurm or Open MPI started this process: `RANK`, `WORLD_SIZE` and `LOCAL_RANK`, or theirs;
+    /// none where no launcher did. Ranks meet at `MASTER_ADDR`, by default this host, on port `FA_PORT`, by default the one behind
     /// `MASTER_PORT`, which torchrun holds.
     ///
     /// # Errors
-    /// When no launcher's variables are there, one is no number, or a rank is none of its world.
-    pub fn from_env() -> Result<Self> {
+    /// When one of a launcher's variables is missing, one is no number, or a rank is none of its world.
+    pub fn launched() -> Result<Option<Self>> {
         Self::of(|name| std::env::var(name).ok())
     }
 
-    fn of(variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
+    /// As [`Self::launched`], of a process that a launcher must have started.
+    ///
+    /// # Errors
+    /// As [`Self::launched`], and when none did.
+    pub fn from_env() -> Result<Self> {
+        Self::launched()?.map_or_else(not_launched, Ok)
+    }
+
+    fn of(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>> {
         let number = |name: &str| -> Result<Option<usize>> {
             let Some(text) = variable(name) else { return Ok(None) };
             match text.trim().parse() {
@@ -46,14 +54,7 @@ impl World {
             }
         };
         let launcher = LAUNCHERS.iter().find(|(_, [rank, ..])| variable(rank).is_some());
-        let Some((launcher, [rank_name, size_name, local_name])) = launcher else {
-            let names: Vec<_> =
-                LAUNCHERS.iter().map(|(name, [rank, ..])| format!("{rank} of {name}")).collect();
-            return refuse(format!(
-                "no launcher started this process: none of {} is there",
-                names.join(", ")
-            ));
-        };
+        let Some((launcher, [rank_name, size_name, local_name])) = launcher else { return Ok(None) };
         let missing = |name: &str| format!("{rank_name} is there and {name} is not, which {launcher} sets");
         let rank = number(rank_name)?.unwrap_or_default();
         let Some(size) = number(size_name)? else { return refuse(missing(size_name)) };
@@ -78,8 +79,13 @@ impl World {
             },
         };
         let host = variable("MASTER_ADDR").unwrap_or_else(|| "127.0.0.1".to_owned());
-        Ok(Self { rank, size, local_rank, address: format!("{host}:{port}") })
+        Ok(Some(Self { rank, size, local_rank, address: format!("{host}:{port}") }))
     }
+}
+
+fn not_launched() -> Result<World> {
+    let names: Vec<_> = LAUNCHERS.iter().map(|(name, [rank, ..])| format!("{rank} of {name}")).collect();
+    refuse(format!("no launcher started this process: none of {} is there", names.join(", ")))
 }
 
 #[cfg(test)]
@@ -90,7 +96,8 @@ mod tests {
         let variable = |name: &str| {
             variables.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned())
         };
-        World::of(variable).map_err(|error| error.to_string())
+        let world = World::of(variable).and_then(|world| world.map_or_else(not_launched, Ok));
+        world.map_err(|error| error.to_string())
     }
 
     #[test]

@@ -2,12 +2,16 @@
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-/// Runs this program's command line once for each rank, of which the first speaks; false if one finds a wrong
-/// result.
+/// How long ranks may go on once one of them has failed, of which they hear within seconds.
+const GRACE: Duration = Duration::from_secs(15);
+
+/// Runs this program's command line once for each rank, of which the first speaks; false if one fails, of which it
+/// has told.
 pub(super) fn ranks(count: usize) -> Result<bool> {
     let program = std::env::current_exe().context("this program")?;
     let command = || {
@@ -15,11 +19,29 @@ pub(super) fn ranks(count: usize) -> Result<bool> {
         command.args(std::env::args_os().skip(1));
         command
     };
-    let mut passed = true;
-    for mut child in start(count, "FA_PORT", command, Stdio::inherit)? {
-        passed &= child.wait().context("a rank")?.success();
+    finish(start(count, "FA_PORT", command, Stdio::inherit)?)
+}
+
+/// Waits for all ranks; those that go on long after another has failed are ended. Whether all succeed.
+fn finish(mut ranks: Vec<Child>) -> Result<bool> {
+    let mut failed: Option<Instant> = None;
+    while !ranks.is_empty() {
+        let mut left = Vec::new();
+        for mut rank in ranks {
+            match rank.try_wait().context("a rank")? {
+                None => left.push(rank),
+                Some(status) if !status.success() => failed = failed.or(Some(Instant::now())),
+                Some(_) => {}
+            }
+        }
+        if failed.is_some_and(|since| since.elapsed() > GRACE) {
+            // One that has just ended by itself is no failure.
+            left.iter_mut().for_each(|rank| drop(rank.kill()));
+        }
+        ranks = left;
+        std::thread::sleep(Duration::from_millis(20));
     }
-    Ok(passed)
+    Ok(failed.is_none())
 }
 
 /// Starts a process for each rank, which meet at a port that is free now.
