@@ -8,6 +8,7 @@ mod attention;
 mod backward;
 mod decode;
 mod decode_sm90;
+mod distributed;
 mod gemm;
 mod history;
 mod hopper;
@@ -69,7 +70,7 @@ pub(super) struct Family {
 }
 
 /// All of them.
-const FAMILIES: [&[Family]; 8] = [
+const FAMILIES: [&[Family]; 9] = [
     history::FAMILIES,
     attention::FAMILIES,
     hopper::FAMILIES,
@@ -78,6 +79,7 @@ const FAMILIES: [&[Family]; 8] = [
     backward::FAMILIES,
     gemm::FAMILIES,
     planner::FAMILIES,
+    distributed::FAMILIES,
 ];
 
 /// All defects with the numbers that switch them on.

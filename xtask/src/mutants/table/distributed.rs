@@ -1,0 +1,67 @@
+//! Attention over several GPUs.
+
+use super::{Family, defect};
+
+pub(super) const FAMILIES: &[Family] = &[
+    Family {
+        file: "crates/host/src/distributed/schedule.rs",
+        entries: "append",
+        tests: &["distributed"],
+        defects: &[
+            defect(
+                "context_diagonal",
+                "keys end with the last query's row, however many more there are",
+                "rows.end + whole.seqlen_k() - whole.seqlen_q()",
+                "rows.end",
+            ),
+            defect(
+                "context_order",
+                "high chunks come in the order of ranks",
+                "(world, 1, true)",
+                "(world, 1, false)",
+            ),
+            defect("context_gathered", "attention does not wait for its keys", "vec![gather]", "vec![]"),
+            defect(
+                "context_placed",
+                "a gather does not wait for the rank's own rows",
+                "placed.into_iter().collect()",
+                "vec![]",
+            ),
+            defect("context_stage", "all stages read the first one's keys", "before * k.head_dim", "0"),
+            defect(
+                "context_lse",
+                "the high half's lse lies over the low half's",
+                "(stage.batch * whole.heads() + heads.start) * lse_head + first_row",
+                "(stage.batch * whole.heads() + heads.start) * lse_head",
+            ),
+            defect(
+                "context_place",
+                "both halves' keys go where the low half's belong",
+                "keys.chunk_of(shard.rank(), half) * keys.chunk_len()",
+                "keys.chunk_of(shard.rank(), Half::Low) * keys.chunk_len()",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/host/src/distributed/shard.rs",
+        entries: "append",
+        tests: &["distributed"],
+        defects: &[defect(
+            "context_tiles",
+            "chunks begin anywhere where bits depend on tiles",
+            "if counts_from_tiles(problem) { ALL_TILES_ROWS } else { 1 }",
+            "1",
+        )],
+    },
+    Family {
+        file: "crates/host/src/distributed/partition.rs",
+        entries: "append",
+        tests: &["distributed"],
+        defects: &[defect(
+            "context_end",
+            "the last chunk ends behind its sequence",
+            "(chunk * self.chunk).min(self.rows)",
+            "chunk * self.chunk",
+        )],
+    },
+];
