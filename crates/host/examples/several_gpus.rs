@@ -1,4 +1,5 @@
-//! One sequence on all GPUs of this machine (context parallelism), a rank on each; on one GPU, two ranks in turns.
+//! One sequence on all GPUs of this machine (context parallelism), a rank on each; on one GPU, two ranks in
+//! turns.
 //!
 //! ```text
 //! cargo run --release -p flash-attention --example several_gpus

@@ -54,7 +54,8 @@ pub struct Problem {
     sequences: Option<Arc<Sequences>>,
     /// How many of its keys each sequence uses, if not all.
     used_keys: Option<UsedKeys>,
-    /// Elements of `lse` from one sequence to the next and from one head to the next, if it is not contiguous.
+    /// Elements of `lse` from one sequence to the next and from one head to the next, if it is not
+    /// contiguous.
     lse_strides: Option<[usize; 2]>,
 }
 
@@ -191,8 +192,8 @@ impl Problem {
         }
     }
 
-    /// The same problem, whose `lse` is a view: its rows are contiguous, its heads `stride_head` elements apart
-    /// and its sequences `stride_batch`, as of some heads, or some rows, of a larger one.
+    /// The same problem, whose `lse` is a view: its rows are contiguous, its heads `stride_head` elements
+    /// apart and its sequences `stride_batch`, as of some heads, or some rows, of a larger one.
     ///
     /// The forward pass takes such a view. Few queries then are a kernel's for many.
     ///

@@ -155,8 +155,8 @@ proptest! {
         }
     }
 
-    /// Of heads at multiples of 16 bytes: where a head starts otherwise, its columns lie elsewhere in the products of
-    /// tensor cores, and so they may in the gathered keys.
+    /// Of heads at multiples of 16 bytes: where a head starts otherwise, its columns lie elsewhere in the
+    /// products of tensor cores, and so they may in the gathered keys.
     #[test]
     fn ranks_have_the_bits_of_one_in_the_simulator(
         problem in problem(12, 300, None, 8),

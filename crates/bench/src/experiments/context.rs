@@ -1,4 +1,5 @@
-//! Context parallelism: one problem on several GPUs, in turns with one GPU, and with each GPU by itself at once.
+//! Context parallelism: one problem on several GPUs, in turns with one GPU, and with each GPU by itself at
+//! once.
 
 mod launch;
 mod team;

@@ -33,8 +33,8 @@ fn reason(file: &str, error: &libloading::Error) -> String {
     reason.strip_prefix(file).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(&reason).to_owned()
 }
 
-/// Makes a method of a library's type of each function, by the name that the library exports it under. Methods
-/// return nothing, or a failure that knows the library, the function's name and its code.
+/// Makes a method of a library's type of each function, by the name that the library exports it under.
+/// Methods return nothing, or a failure that knows the library, the function's name and its code.
 macro_rules! functions {
     (
         $library:ty, $code:ty, $failure:ty;
@@ -48,8 +48,8 @@ macro_rules! functions {
             $name: std::sync::OnceLock<Option<unsafe extern "system" fn($($type),*) -> $code>>,)*
         }
 
-        /// Each method is `unsafe`, for the library trusts its arguments: they are what its documentation asks
-        /// of those of the function.
+        /// Each method is `unsafe`, for the library trusts its arguments: they are what its documentation
+        /// asks of those of the function.
         #[allow(non_snake_case, clippy::too_many_arguments, reason = "the library's names and arguments")]
         impl $library {
             $($(#[$cfg])?

@@ -114,7 +114,8 @@ impl Group {
     /// Refuses to go on where ranks disagree in what they are about to compute. All ranks call it together.
     ///
     /// # Errors
-    /// [`Error::Peer`] when a rank is gone or does not come in time, and one that says what ranks disagree in.
+    /// [`Error::Peer`] when a rank is gone or does not come in time, and one that says what ranks disagree
+    /// in.
     pub fn agree(&self, fingerprint: &Fingerprint, patience: Duration) -> Result<()> {
         let until = Instant::now() + patience;
         let ours = hello(&self.world, fingerprint);

@@ -68,7 +68,8 @@ pub struct Attend {
     pub lse: usize,
 }
 
-/// A half's rows of a stage's heads on their way to where they belong in the gathered ones: appended to a cache.
+/// A half's rows of a stage's heads on their way to where they belong in the gathered ones: appended to a
+/// cache.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place {
     /// Index of the stage.
@@ -108,8 +109,8 @@ pub enum Work {
 pub enum Stream {
     /// Gathers, by copy engines.
     Copies,
-    /// Attention of one half, and of every second stage: the last tiles of one hide in the others' work. The lane
-    /// of so many.
+    /// Attention of one half, and of every second stage: the last tiles of one hide in the others' work. The
+    /// lane of so many.
     Attention(usize),
 }
 
@@ -128,12 +129,13 @@ pub struct StageHeads {
 }
 
 impl StageHeads {
-    /// Products of a GPU, FLOPs a second, and bytes that copy engines bring it: the forward pass at D=128 on an
-    /// H200 at its power limit, and gathers of large pieces over NVLink.
+    /// Products of a GPU, FLOPs a second, and bytes that copy engines bring it: the forward pass at D=128 on
+    /// an H200 at its power limit, and gathers of large pieces over NVLink.
     const FLOPS: f64 = 650e12;
     const BYTES: f64 = 300e9;
 
-    /// One head in the first stage, and in the others as many as are gathered while those before are attended to.
+    /// One head in the first stage, and in the others as many as are gathered while those before are attended
+    /// to.
     pub fn of(shard: &Shard) -> Self {
         let (problem, world) = (shard.problem(), shard.world() as f64);
         let (sq, sk) = (problem.seqlen_q() as f64, problem.seqlen_k() as f64);
@@ -182,8 +184,8 @@ pub struct Step {
 /// A rank's work of a forward pass, in an order in which it may be enqueued.
 ///
 /// Gathered K has the stages one after another, each of which is [2N·L, heads, D], contiguous, where L is
-/// [`Cut::chunk_len`](super::Cut::chunk_len) of keys, and V the same with Dv: chunks lie in the order of their
-/// rows, and are one piece each.
+/// [`Cut::chunk_len`](super::Cut::chunk_len) of keys, and V the same with Dv: chunks lie in the order of
+/// their rows, and are one piece each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
     /// What is gathered and attended to together, in order.

@@ -6,9 +6,9 @@ use crate::{Error, Problem, Request, Result, TensorLayout, Tensors};
 /// Rows of a tile, at multiples of which long chunks begin.
 const TILE_ROWS: usize = 128;
 
-/// Rows at multiples of which all tiles of 64, 128 and 192 begin. Under a left window a tile's steps count keys
-/// from its first row's first on, and ALiBi's bias is added up from a tile's diagonal: the bits of one device
-/// need its tiles.
+/// Rows at multiples of which all tiles of 64, 128 and 192 begin. Under a left window a tile's steps count
+/// keys from its first row's first on, and ALiBi's bias is added up from a tile's diagonal: the bits of one
+/// device need its tiles.
 const ALL_TILES_ROWS: usize = 384;
 
 /// Tiles of a chunk from which on rounding to whole ones costs little.
@@ -135,8 +135,8 @@ fn counts_from_tiles(problem: &Problem) -> bool {
     problem.window().0.is_some() || problem.alibi_slopes().is_some()
 }
 
-/// The request whose plan has the bits of all ranks: as asked, and where bits depend on where tiles begin with
-/// [`Request::batch_invariant`], which begins them at multiples of their rows.
+/// The request whose plan has the bits of all ranks: as asked, and where bits depend on where tiles begin
+/// with [`Request::batch_invariant`], which begins them at multiples of their rows.
 #[must_use]
 pub fn request_of_one(problem: &Problem, request: &Request) -> Request {
     Request { batch_invariant: request.batch_invariant || counts_from_tiles(problem), ..*request }

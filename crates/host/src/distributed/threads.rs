@@ -76,8 +76,8 @@ fn lost(rank: usize) -> Error {
     Error::Context { reason: format!("rank {rank} is gone") }
 }
 
-/// Computes a rank's O and lse by its schedule, on a backend that reads host memory, in the tiles that `whole`
-/// has: a plan for the whole problem.
+/// Computes a rank's O and lse by its schedule, on a backend that reads host memory, in the tiles that
+/// `whole` has: a plan for the whole problem.
 ///
 /// # Errors
 /// As [`Backend::run`], and when another rank has gone.

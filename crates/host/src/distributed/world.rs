@@ -28,8 +28,8 @@ const DEFAULT_PORT: u16 = 29_500;
 
 impl World {
     /// As torchrun, Slurm or Open MPI started this process: `RANK`, `WORLD_SIZE` and `LOCAL_RANK`, or theirs;
-    /// none where no launcher did. Ranks meet at `MASTER_ADDR`, by default this host, on port `FA_PORT`, by default the one behind
-    /// `MASTER_PORT`, which torchrun holds.
+    /// none where no launcher did. Ranks meet at `MASTER_ADDR`, by default this host, on port `FA_PORT`, by
+    /// default the one behind `MASTER_PORT`, which torchrun holds.
     ///
     /// # Errors
     /// When one of a launcher's variables is missing, one is no number, or a rank is none of its world.

@@ -293,8 +293,9 @@ fn of_way(
 }
 
 impl Plan {
-    /// The same plan for a launch that shares multiprocessors with others: after the first tile of each block, a
-    /// block for each, so that whichever multiprocessor is done first takes the next, whatever it had before.
+    /// The same plan for a launch that shares multiprocessors with others: after the first tile of each
+    /// block, a block for each, so that whichever multiprocessor is done first takes the next, whatever it
+    /// had before.
     pub(crate) fn beside_others(self) -> Self {
         let [launch] = self.launches() else { return self };
         let TileOrder { tail_tiles, short_tiles, .. } = launch.details.order;

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 /// How long ranks may go on once one of them has failed, of which they hear within seconds.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// Runs this program's command line once for each rank, of which the first speaks; false if one fails, of which it
-/// has told.
+/// Runs this program's command line once for each rank, of which the first speaks; false if one fails, of
+/// which it has told.
 pub(super) fn ranks(count: usize) -> Result<bool> {
     let program = std::env::current_exe().context("this program")?;
     let command = || {

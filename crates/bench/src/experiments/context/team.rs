@@ -33,8 +33,8 @@ impl Team<'_> {
         let streams: Vec<_> = self.parts.iter().map(Part::stream).collect();
         match &self.plan {
             TeamPlan::Local(ranks) => {
-                // SAFETY: the tensors are as long as the shards say, and live until the streams' work is over;
-                // each stream is that of the call before.
+                // SAFETY: the tensors are as long as the shards say, and live until the streams' work is
+                // over; each stream is that of the call before.
                 unsafe { ranks.forward(&addresses, &streams) }?;
             }
             TeamPlan::Rank(_, plan) => {

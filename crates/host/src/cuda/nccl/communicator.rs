@@ -1,7 +1,7 @@
 //! Communicators whose gathers run on copy engines, and the memory that they gather in.
 //!
-//! No call blocks: NCCL goes on with it in a thread of its own, and is asked until it is done (NCCL user guide,
-//! "Fault Tolerance"). So a rank that is gone is noticed by whoever is asked meanwhile.
+//! No call blocks: NCCL goes on with it in a thread of its own, and is asked until it is done (NCCL user
+//! guide, "Fault Tolerance"). So a rank that is gone is noticed by whoever is asked meanwhile.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -138,8 +138,8 @@ impl Communicator {
     /// When NCCL fails, and the error of `keep_on`.
     ///
     /// # Safety
-    /// All ranks enqueue the same gathers in the same order, of memory that lives until they are over, as long
-    /// as all pieces, that nothing else writes meanwhile.
+    /// All ranks enqueue the same gathers in the same order, of memory that lives until they are over, as
+    /// long as all pieces, that nothing else writes meanwhile.
     pub(in crate::cuda) unsafe fn all_gather(
         &self,
         first: u64,
@@ -244,8 +244,8 @@ impl Drop for Memory {
         for (communicator, window) in &self.windows {
             let _one = communicator.calling();
             if !communicator.is_aborted.load(Ordering::Relaxed) {
-                // SAFETY: registered once; who uses the memory is done with it. A failure leaves nothing to be
-                // done.
+                // SAFETY: registered once; who uses the memory is done with it. A failure leaves nothing to
+                // be done.
                 let _ = unsafe { self.nccl.ncclCommWindowDeregister(communicator.handle, *window) };
             }
         }

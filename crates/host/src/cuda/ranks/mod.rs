@@ -28,8 +28,8 @@ pub struct ShardAddresses {
 
 /// A forward pass by several GPUs of this process, one rank each, all of whose work one thread enqueues.
 ///
-/// Pieces go from the memory of one GPU to that of another by copy engines, beside attention. Several ranks may
-/// be on one GPU, where they take turns.
+/// Pieces go from the memory of one GPU to that of another by copy engines, beside attention. Several ranks
+/// may be on one GPU, where they take turns.
 pub struct LocalRanks {
     ranks: Vec<Rank>,
     gathered: Vec<[Buffer; 2]>,
@@ -38,8 +38,8 @@ pub struct LocalRanks {
 }
 
 impl LocalRanks {
-    /// Plans `problem` for a rank on each of these GPUs, in the tiles of one GPU, and takes the memory that ranks
-    /// need beside their tensors.
+    /// Plans `problem` for a rank on each of these GPUs, in the tiles of one GPU, and takes the memory that
+    /// ranks need beside their tensors.
     ///
     /// # Errors
     /// As [`Shard::new`] and [`Plan::new`], and when a GPU has not enough memory.
@@ -85,17 +85,18 @@ impl LocalRanks {
         gathered + self.ranks.get(rank).map_or(0, Rank::bytes)
     }
 
-    /// Enqueues all ranks' work, each rank's behind what is on its stream, and returns; outputs are there once
-    /// the rank's stream gets so far.
+    /// Enqueues all ranks' work, each rank's behind what is on its stream, and returns; outputs are there
+    /// once the rank's stream gets so far.
     ///
     /// # Errors
-    /// When there are not as many addresses or streams as ranks, and when a driver refuses a launch or a copy.
+    /// When there are not as many addresses or streams as ranks, and when a driver refuses a launch or a
+    /// copy.
     ///
     /// # Safety
     /// Each rank's addresses are memory of its GPU that its shard's views stay inside of, aligned to their
-    /// element type; lse is as long as [`Shard::lse_len`]. They and the streams, which are of the ranks' GPUs,
-    /// stay alive until the work is over. Nothing else writes the tensors meanwhile, and outputs overlap nothing.
-    /// Calls follow one another: each stream is that of the call before, or waits for it.
+    /// element type; lse is as long as [`Shard::lse_len`]. They and the streams, which are of the ranks'
+    /// GPUs, stay alive until the work is over. Nothing else writes the tensors meanwhile, and outputs
+    /// overlap nothing. Calls follow one another: each stream is that of the call before, or waits for it.
     pub unsafe fn forward(&self, addresses: &[ShardAddresses], streams: &[Stream]) -> Result<()> {
         for (what, len) in [("addresses", addresses.len()), ("streams", streams.len())] {
             if len != self.world() {
@@ -149,8 +150,8 @@ impl LocalRanks {
             let (at, bytes) = ((piece.start * element) as u64, piece.len() * element);
             let [target, source] =
                 [&self.gathered[rank][tensor], &memory[tensor]].map(|of| of.address() + at);
-            // SAFETY: both gathered tensors are as long as the schedule says, and live; nobody else writes this
-            // rank's place of the piece, and events keep the other's from being written again before.
+            // SAFETY: both gathered tensors are as long as the schedule says, and live; nobody else writes
+            // this rank's place of the piece, and events keep the other's from being written again before.
             unsafe { copy(to, target, &self.ranks[other].cuda().context, source, bytes, copies) }?;
         }
         Ok(())

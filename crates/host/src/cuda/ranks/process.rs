@@ -15,8 +15,8 @@ use crate::{Error, Plan, Problem, Request, Result};
 
 /// A rank among others that have met, each in a process with a GPU of its own.
 ///
-/// Pieces go from GPU to GPU by NCCL on copy engines, beside attention. A rank that dies, hangs or disagrees is
-/// an error on all others: no call waits for ever.
+/// Pieces go from GPU to GPU by NCCL on copy engines, beside attention. A rank that dies, hangs or disagrees
+/// is an error on all others: no call waits for ever.
 pub struct Distributed {
     cuda: Cuda,
     /// Before the group, which tells the others that this rank is done.
@@ -30,7 +30,8 @@ pub struct Distributed {
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Distributed {
-    /// As torchrun, Slurm or Open MPI started this process ([`World::from_env`]), on the GPU of its local rank.
+    /// As torchrun, Slurm or Open MPI started this process ([`World::from_env`]), on the GPU of its local
+    /// rank.
     ///
     /// # Errors
     /// As [`Self::new`] and [`World::from_env`].
@@ -43,8 +44,8 @@ impl Distributed {
     /// Meets the other ranks. One that says nothing for as long as `patience` is gone.
     ///
     /// # Errors
-    /// When NCCL is missing or too old, when the port is in use, when a rank does not come in time or has another
-    /// version, and when NCCL fails.
+    /// When NCCL is missing or too old, when the port is in use, when a rank does not come in time or has
+    /// another version, and when NCCL fails.
     pub fn new(world: World, cuda: &Cuda, patience: Duration) -> Result<Self> {
         let nccl = Nccl::get()?;
         nccl.check_copy_engines()?;
@@ -92,8 +93,8 @@ impl Distributed {
     /// beside its tensors. All ranks call it together.
     ///
     /// # Errors
-    /// As [`Shard::new`] and [`Plan::new`], when ranks name different problems, when a GPU has not enough memory,
-    /// and when a rank is gone.
+    /// As [`Shard::new`] and [`Plan::new`], when ranks name different problems, when a GPU has not enough
+    /// memory, and when a rank is gone.
     pub fn plan(&self, problem: &Problem, partition: Partition, request: &Request) -> Result<RankPlan<'_>> {
         let planned = self.planned(problem, partition, request);
         self.group.agree(&agreed(problem, partition, &planned), self.patience)?;
@@ -194,17 +195,17 @@ impl RankPlan<'_> {
         self.gathered.iter().map(Memory::bytes).sum::<usize>() + self.rank.bytes()
     }
 
-    /// Enqueues the rank's work behind what is on `stream`, and returns; outputs are there once the stream gets so
-    /// far. All ranks call it together.
+    /// Enqueues the rank's work behind what is on `stream`, and returns; outputs are there once the stream
+    /// gets so far. All ranks call it together.
     ///
     /// # Errors
     /// When a rank is gone, and when the driver or NCCL refuses something.
     ///
     /// # Safety
-    /// The addresses are memory of this rank's GPU that its shard's views stay inside of, aligned to their element
-    /// type; lse is as long as [`Shard::lse_len`]. They and the stream stay alive until the work is over. Nothing
-    /// else writes the tensors meanwhile, and outputs overlap nothing. The stream is that of the call before, or
-    /// waits for it.
+    /// The addresses are memory of this rank's GPU that its shard's views stay inside of, aligned to their
+    /// element type; lse is as long as [`Shard::lse_len`]. They and the stream stay alive until the work is
+    /// over. Nothing else writes the tensors meanwhile, and outputs overlap nothing. The stream is that of
+    /// the call before, or waits for it.
     pub unsafe fn forward(&self, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
         self.of.group.check()?;
         // SAFETY: the caller's promise.
@@ -227,16 +228,16 @@ impl RankPlan<'_> {
         let communicator = if gather.reversed { &self.of.back } else { &self.of.forth };
         let first = memory.address() + (gather.first * element) as u64;
         let keep_on = || keep_on(&self.of.group, until);
-        // SAFETY: all ranks go through the same schedule; the memory is as long as that says, and is freed when
-        // streams are done with it.
+        // SAFETY: all ranks go through the same schedule; the memory is as long as that says, and is freed
+        // when streams are done with it.
         unsafe { communicator.all_gather(first, gather.piece * element, copies, &keep_on) }
     }
 
     /// Waits for the last call's work, for as long as `deadline`.
     ///
     /// # Errors
-    /// [`Error::Peer`] when a rank is gone or the deadline is over, after which no rank computes any more, and
-    /// when a kernel faulted or NCCL failed.
+    /// [`Error::Peer`] when a rank is gone or the deadline is over, after which no rank computes any more,
+    /// and when a kernel faulted or NCCL failed.
     pub fn wait(&self, deadline: Duration) -> Result<()> {
         let until = Instant::now() + deadline;
         while !self.end.has_come()? {

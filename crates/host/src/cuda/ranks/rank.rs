@@ -134,7 +134,8 @@ impl Rank {
         self.lists.bytes() + workspaces.sum::<usize>()
     }
 
-    /// Enqueues what other ranks wait for: the rank's rows go to where they belong, behind what is on `stream`.
+    /// Enqueues what other ranks wait for: the rank's rows go to where they belong, behind what is on
+    /// `stream`.
     ///
     /// # Safety
     /// As [`LocalRanks::forward`](super::LocalRanks::forward), of this rank.
@@ -227,8 +228,9 @@ impl Rank {
                     seqused_k: self.lists.address() + list,
                     ..AppendAddresses::default()
                 };
-                // SAFETY: the views lie in the caller's tensors and in the gathered ones, which are as long as
-                // the schedule says; the list has the first row of each sequence, which has room behind it.
+                // SAFETY: the views lie in the caller's tensors and in the gathered ones, which are as long
+                // as the schedule says; the list has the first row of each sequence, which has room behind
+                // it.
                 unsafe { self.cuda.enqueue(plan, &addresses, stream) }?;
             }
             Planned::Gather(stage, gathers) => gather(*stage, gathers, stream)?,
@@ -247,8 +249,8 @@ impl Rank {
                     per_head,
                     ..Addresses::default()
                 };
-                // SAFETY: as above; keys that the problem may see have come, as the events say. Other halves and
-                // stages write other rows and heads, and workspaces of their own.
+                // SAFETY: as above; keys that the problem may see have come, as the events say. Other halves
+                // and stages write other rows and heads, and workspaces of their own.
                 unsafe { self.cuda.enqueue(plan, &addresses, stream) }?;
             }
         }
