@@ -52,7 +52,7 @@ const IN_CANDLE: &str = "--target-dir=target/candle";
 const FUNCTIONS: &str = "--manifest-path=demos/score-functions/Cargo.toml";
 const IN_FUNCTIONS: &str = "--target-dir=target/score-functions";
 
-const CI: [Step; 31] = [
+const CI: [Step; 32] = [
     Cargo(&["fmt", "--all", "--check"]),
     Task(comments::check, "the width of comments"),
     Cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
@@ -68,6 +68,7 @@ const CI: [Step; 31] = [
     Example("cpu_attention"),
     // Where there is no GPU it says so, and passes.
     Example("device_pointers"),
+    Example("several_gpus"),
     Example("training_step"),
     Example("decode_loop"),
     // Every kernel entry in the simulator, each case under eight thread schedules.

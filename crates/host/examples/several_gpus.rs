@@ -12,9 +12,16 @@ use half::bf16;
 
 fn main() -> flash_attention::Result<()> {
     let mut gpus: Vec<Cuda> = (0..8).map_while(|ordinal| Cuda::new(ordinal).ok()).collect();
-    if gpus.len() < 2 {
-        let only = Cuda::new(0)?;
-        gpus = vec![only.clone(), only];
+    match gpus.as_slice() {
+        [] => {
+            println!(
+                "there is no GPU: {}",
+                Cuda::new(0).err().map_or(String::new(), |error| error.to_string())
+            );
+            return Ok(());
+        }
+        [only] => gpus = vec![only.clone(), only.clone()],
+        _ => {}
     }
     let q = TensorLayout::bshd(1, 65_536, 32, 128); // batch, seqlen, heads, head_dim
     let k = TensorLayout { heads: 8, stride_head: 128, stride_seq: 1024, stride_batch: 1024 * 65_536, ..q };
