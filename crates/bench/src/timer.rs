@@ -64,6 +64,11 @@ pub(crate) struct Times {
 }
 
 impl Effort {
+    /// Runs at most, those that warm up too.
+    pub(crate) const fn runs(&self) -> usize {
+        self.warmup.saturating_add(self.iterations)
+    }
+
     /// Warms up and times `run`, which returns the time that it took; `step` hears of each run.
     pub(crate) fn time<E>(
         &self,

@@ -31,7 +31,7 @@ use tensors::{PATTERN, Part, Whole};
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// GPUs, from the first one on, a rank each
-    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = at_least_one)]
+    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = gpus)]
     gpus: usize,
     /// Put all ranks on the first GPU, where they take turns: their bits, and no speed
     #[arg(long)]
@@ -123,6 +123,16 @@ struct RowRecord {
 
 /// Time of a side's turn.
 const TURN: Duration = Duration::from_millis(150);
+
+/// The most GPUs that one host has, with room to spare.
+const MOST_GPUS: usize = 64;
+
+fn gpus(text: &str) -> Result<usize, String> {
+    match at_least_one(text)? {
+        count if count <= MOST_GPUS => Ok(count),
+        _ => Err(format!("at most {MOST_GPUS} are possible")),
+    }
+}
 
 /// How pieces go from GPU to GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

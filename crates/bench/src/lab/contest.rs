@@ -143,7 +143,7 @@ impl Lab {
         timed: Vec<&mut (dyn Timed + 'a)>,
     ) -> Result<Vec<TimesRecord>> {
         self.introduce()?;
-        let runs = timed.len() * (self.effort.warmup + self.effort.iterations);
+        let runs = timed.len().saturating_mul(self.effort.runs());
         let progress = self.screen.progress(runs, what);
         let _range = nvtx::range(what);
         let results = interleave(&self.effort, timed, &|runs| progress.advance(runs));

@@ -122,9 +122,8 @@ impl Lab {
         self.introduce()?;
         let first = self.rows().len();
         let runs = entrants.iter().filter(|entrant| entrant.timed.is_some()).count();
-        let progress = self
-            .screen
-            .progress(runs * (self.effort.warmup + self.effort.iterations), entrants[0].row.case.clone());
+        let progress =
+            self.screen.progress(runs.saturating_mul(self.effort.runs()), entrants[0].row.case.clone());
         let timed = entrants.iter_mut().filter_map(|entrant| Some(&mut **entrant.timed.as_mut()?));
         let results = interleave(&self.effort, timed.collect(), &|runs| progress.advance(runs));
         let interrupted = interrupt::check();

@@ -161,7 +161,7 @@ impl<T: Element, O: Swept<T>> Gpu<'_, T, O> {
             // SAFETY: the device build made this module of this variant, and its gates found the one entry.
             unsafe { cuda.load_ptx(entry, &module.ptx)? };
         }
-        let progress = self.screen.progress(effort.warmup + effort.iterations, entry.name);
+        let progress = self.screen.progress(effort.runs(), entry.name);
         measure::measure(O::judge(subject, session, &plan)?, effort, &progress)
     }
 }
