@@ -24,6 +24,13 @@ pub enum Gathered {
     V,
 }
 
+impl Gathered {
+    /// Its place in lists of both.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
 /// An all-gather in place: each rank's piece already lies where it belongs, the r-th behind r others, or
 /// behind those of the ranks above r where they are `reversed`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use super::{Attend, Gather, Gathered, Schedule, Work, request_of_one};
+use super::{Attend, Gather, Schedule, Work, request_of_one};
 use crate::append::{AppendInputs, AppendOutputs};
 use crate::forward::Outputs;
 use crate::{Backend, Element, Error, Plan, Request, Result};
@@ -105,7 +105,7 @@ pub fn forward<T: Element>(
             }
             Work::Gather { stage, gathers } => {
                 for (index, gather) in gathers.iter().enumerate() {
-                    let into = &mut gathered[(gather.tensor == Gathered::V) as usize];
+                    let into = &mut gathered[gather.tensor.index()];
                     peers.all_gather((*stage, index), gather, into)?;
                 }
             }

@@ -6,7 +6,7 @@ mod rank;
 use crate::cuda::Cuda;
 use crate::cuda::buffer::Buffer;
 use crate::cuda::driver::{Context, Event, Stream};
-use crate::distributed::{Gather, Gathered, Partition, Schedule, Shard, StageHeads, request_of_one};
+use crate::distributed::{Gather, Partition, Schedule, Shard, StageHeads, request_of_one};
 use crate::{Error, Plan, Problem, Request, Result};
 pub use process::{Distributed, RankPlan};
 use rank::Rank;
@@ -106,7 +106,7 @@ impl LocalRanks {
         }
         for (index, ((rank, addresses), &stream)) in self.ranks.iter().zip(addresses).zip(streams).enumerate()
         {
-            for (_, other) in self.ranks.iter().enumerate().filter(|(other, _)| *other != index) {
+            for other in self.others(index) {
                 rank.placing().try_for_each(|stream| other.hold_back_until_gathered(stream))?;
             }
             // SAFETY: the caller's promise; other ranks have taken what was placed before.
@@ -115,10 +115,7 @@ impl LocalRanks {
         for (index, ((rank, addresses), &stream)) in self.ranks.iter().zip(addresses).zip(streams).enumerate()
         {
             let mut gather = |stage, gathers: &[Gather], copies: Stream| {
-                let others = self.ranks.iter().enumerate().filter(|(other, _)| *other != index);
-                others
-                    .map(|(_, other)| other)
-                    .try_for_each(|other| other.hold_back_until_placed(stage, copies))?;
+                self.others(index).try_for_each(|other| other.hold_back_until_placed(stage, copies))?;
                 gathers.iter().try_for_each(|gather| self.take(index, gather, copies))
             };
             // SAFETY: the caller's promise.
@@ -136,23 +133,23 @@ impl LocalRanks {
         self.ends.iter().try_for_each(Event::synchronize)
     }
 
+    fn others(&self, rank: usize) -> impl Iterator<Item = &Rank> {
+        self.ranks.iter().filter(move |other| other.shard().rank() != rank)
+    }
+
     /// Copies the other ranks' pieces of a gather.
     fn take(&self, rank: usize, gather: &Gather, copies: Stream) -> Result<()> {
-        let element = self.ranks[rank].shard().problem().dtype().bytes();
-        let tensor = match gather.tensor {
-            Gathered::K => 0,
-            Gathered::V => 1,
-        };
+        let (element, tensor) = (self.ranks[rank].shard().problem().dtype().bytes(), gather.tensor.index());
         let to = &self.ranks[rank].cuda().context;
         to.make_current()?;
-        for (other, memory) in self.gathered.iter().enumerate().filter(|(other, _)| *other != rank) {
-            let piece = gather.piece_of(other, self.world());
+        for other in self.others(rank) {
+            let index = other.shard().rank();
+            let piece = gather.piece_of(index, self.world());
             let (at, bytes) = ((piece.start * element) as u64, piece.len() * element);
-            let [target, source] =
-                [&self.gathered[rank][tensor], &memory[tensor]].map(|of| of.address() + at);
+            let [target, source] = [rank, index].map(|rank| self.gathered[rank][tensor].address() + at);
             // SAFETY: both gathered tensors are as long as the schedule says, and live; nobody else writes
             // this rank's place of the piece, and events keep the other's from being written again before.
-            unsafe { copy(to, target, &self.ranks[other].cuda().context, source, bytes, copies) }?;
+            unsafe { copy(to, target, &other.cuda().context, source, bytes, copies) }?;
         }
         Ok(())
     }
