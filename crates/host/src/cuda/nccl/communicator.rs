@@ -111,6 +111,7 @@ impl Communicator {
 
     /// Waits until NCCL is done with the last call.
     fn settle(&self, keep_on: KeepOn<'_>) -> Result<()> {
+        self.check_live()?;
         loop {
             let mut state = NcclResult::SUCCESS;
             // SAFETY: NCCL writes the state; the communicator lives.
@@ -118,9 +119,21 @@ impl Communicator {
             if state != NcclResult::IN_PROGRESS {
                 return Failure::check(self.nccl, "ncclCommGetAsyncError", state).map_err(Error::from);
             }
-            keep_on()?;
+            if let Err(error) = keep_on() {
+                // A communicator that was given up must not be waited for again, by who destroys it either.
+                self.abort();
+                return Err(error);
+            }
             std::thread::yield_now();
         }
+    }
+
+    /// Refuses to use a communicator that was given up.
+    fn check_live(&self) -> Result<()> {
+        if !self.is_aborted.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        Err(Error::Context { reason: "ranks that were given up gather no more".to_owned() })
     }
 
     /// Refuses to go on once a gather has failed.
@@ -148,6 +161,7 @@ impl Communicator {
         keep_on: KeepOn<'_>,
     ) -> Result<()> {
         let _one = self.calling();
+        self.check_live()?;
         self.context.make_current()?;
         let own = first + (self.place * bytes) as u64;
         // SAFETY: the caller's promise; a rank's own piece is where it belongs, which NCCL takes as in place.
@@ -218,6 +232,7 @@ impl Memory {
         let mut memory = Self { nccl, context: Arc::clone(context), address, bytes, windows };
         for &communicator in communicators {
             let _one = communicator.calling();
+            communicator.check_live()?;
             let window = Later::new();
             let (handle, bytes) = (communicator.handle, bytes.max(1));
             // SAFETY: the memory is as long as said, and its windows go before it; NCCL writes the window's

@@ -8,9 +8,7 @@ use super::{ShardAddresses, describe};
 use crate::cuda::Cuda;
 use crate::cuda::driver::{Event, Stream};
 use crate::cuda::nccl::{Communicator, Memory, Nccl, UniqueId, version_name};
-use crate::distributed::{
-    Gather, Gathered, Group, Partition, Schedule, Shard, StageHeads, World, request_of_one,
-};
+use crate::distributed::{Gather, Group, Partition, Schedule, Shard, StageHeads, World, request_of_one};
 use crate::{Error, Plan, Problem, Request, Result};
 
 /// A rank among others that have met, each in a process with a GPU of its own.
@@ -118,6 +116,11 @@ impl Distributed {
         Ok(RankPlan { of: self, rank, gathered, end, reasons })
     }
 
+    fn abort(&self) {
+        self.forth.abort();
+        self.back.abort();
+    }
+
     fn planned(
         &self,
         problem: &Problem,
@@ -128,6 +131,15 @@ impl Distributed {
         let schedule = Schedule::forward(&shard, StageHeads::of(&shard))?;
         let request = request_of_one(problem, request);
         Ok((shard, schedule, Plan::new(problem, self.cuda.device(), &request)?))
+    }
+}
+
+impl Drop for Distributed {
+    fn drop(&mut self) {
+        // To destroy a communicator would wait for a rank that is gone.
+        if self.group.check().is_err() {
+            self.abort();
+        }
     }
 }
 
@@ -220,10 +232,7 @@ impl RankPlan<'_> {
     }
 
     fn gather(&self, gather: &Gather, copies: Stream, until: Instant) -> Result<()> {
-        let memory = match gather.tensor {
-            Gathered::K => &self.gathered[0],
-            Gathered::V => &self.gathered[1],
-        };
+        let memory = &self.gathered[gather.tensor.index()];
         let element = self.shard().problem().dtype().bytes();
         let communicator = if gather.reversed { &self.of.back } else { &self.of.forth };
         let first = memory.address() + (gather.first * element) as u64;
@@ -248,8 +257,7 @@ impl RankPlan<'_> {
                 self.of.group.give_up(&format!("its work did not end within {deadline:.1?}"));
             }
             if let Err(error) = self.of.group.check() {
-                self.of.forth.abort();
-                self.of.back.abort();
+                self.of.abort();
                 return Err(error);
             }
             std::thread::yield_now();
