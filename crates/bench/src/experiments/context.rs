@@ -1,6 +1,7 @@
 //! Context parallelism: one problem on several GPUs, in turns with one GPU, and with each GPU by itself at
 //! once.
 
+mod decode;
 mod launch;
 mod team;
 mod tensors;
@@ -24,7 +25,7 @@ use crate::session::Session;
 use crate::table::{self, table};
 use crate::timer::Times;
 use launch::{TorchProblems, TorchTime};
-use team::{Side, Team, TeamPlan};
+use team::{Side, Team, TeamPlan, Work};
 use tensors::{PATTERN, Part, Whole};
 
 /// Arguments of `context`.
@@ -54,6 +55,9 @@ pub(crate) struct Args {
     /// Storage type of Q, K, V and O
     #[arg(long, default_value = "bf16", value_parser = named(&DType::RESULTS, DType::name))]
     dtype: DType,
+    /// Decode: one query row for each sequence, whose --seq keys GPUs share out, bound by memory
+    #[arg(long, conflicts_with_all = ["full", "window_left", "contiguous", "peer"])]
+    decode: bool,
     /// All queries see all keys; by default none sees a key that comes after it
     #[arg(long)]
     full: bool,
@@ -69,7 +73,7 @@ pub(crate) struct Args {
     /// Seconds after which a rank in another process that says nothing is gone
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds)]
     patience: f64,
-    /// Compare the bits of O and lse with one GPU's, in each of so many runs
+    /// Compare the bits of O and lse with one GPU's, in each of so many runs; with --decode, their errors
     #[arg(long, value_name = "RUNS", num_args = 0..=1, default_value_t = 1, default_missing_value = "100")]
     check: usize,
     /// Turns of each side, at least 2
@@ -85,14 +89,21 @@ pub(crate) struct Args {
     report: ReportArgs,
 }
 
+impl Args {
+    /// GPUs of all ranks.
+    const fn count(&self) -> f64 {
+        if self.on_one { 1.0 } else { self.gpus as f64 }
+    }
+}
+
 #[derive(Serialize)]
-struct Document {
+struct Document<R> {
     #[serde(flatten)]
     header: Header,
     gpus: usize,
     partition: &'static str,
     transport: &'static str,
-    rows: Vec<RowRecord>,
+    rows: Vec<R>,
     torch: Vec<TorchTime>,
     passed: bool,
 }
@@ -160,6 +171,25 @@ enum Ranks {
     Process(Box<Distributed>),
 }
 
+impl Ranks {
+    /// The GPUs of this process, each once.
+    fn each_gpu(&self, args: &Args) -> &[Cuda] {
+        match self {
+            Self::Local(gpus) if args.on_one => &gpus[..1],
+            Self::Local(gpus) => gpus,
+            Self::Process(group) => std::slice::from_ref(group.cuda()),
+        }
+    }
+
+    /// The other processes, where there are some.
+    fn group(&self) -> Option<&Distributed> {
+        match self {
+            Self::Local(_) => None,
+            Self::Process(group) => Some(group),
+        }
+    }
+}
+
 /// Runs the experiment; false if bits differ.
 pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
     let screen = args.report.open()?;
@@ -195,48 +225,87 @@ pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
     if is_first {
         session.header(&screen)?;
     }
-    let mut rows = Vec::new();
-    for &seq in &args.seq {
+    let out = Out { session: &session, screen: is_first.then_some(&screen) };
+    if args.decode {
+        let rows = out.rows(args, |seq| decode::row(args, &ranks, seq), |row| &row.reasons)?;
+        let passed = rows.iter().all(|row| row.failure.is_none());
+        let shown = (&decode::TITLES[..], rows.iter().map(decode::cells).collect());
+        return out.document(args, &ranks, shown, rows, (Vec::new(), passed));
+    }
+    let row = |seq| {
         let problem = problem(args, seq)?;
-        let row = with_output_element!(args.dtype, of_problem(args, &ranks, &problem))?;
-        if is_first {
-            row.reasons.iter().try_for_each(|reason| screen.line(reason))?;
-        }
-        rows.push(row);
-    }
+        with_output_element!(args.dtype, of_problem(args, &ranks, &problem))
+    };
+    let rows = out.rows(args, row, |row| &row.reasons)?;
     let passed = rows.iter().all(|row| row.difference.is_none());
-    if !is_first {
-        return Ok(passed);
-    }
-    let torch = match &args.peer {
-        Some(choice) => torch(args, choice, &rows, &screen)?,
-        None => Vec::new(),
+    let torch = match (&args.peer, out.screen) {
+        (Some(choice), Some(screen)) => torch(args, choice, &rows, screen)?,
+        _ => Vec::new(),
     };
-    screen.line(table(
-        &[
-            "problem",
-            "one GPU",
-            "each by itself",
-            "together",
-            "of linear",
-            "TFLOP/s a GPU",
-            "turns",
-            "extra",
-            "bits",
-        ],
-        rows.iter().map(cells).collect(),
-    ))?;
-    let header = Header::new("context", &session, args.report.seed);
-    let partition = if args.contiguous { "contiguous" } else { "zigzag" };
-    let transport = match &ranks {
-        Ranks::Local(_) => Transport::Peer,
-        Ranks::Process(_) => Transport::NcclCe,
-    };
-    let document =
-        Document { header, gpus: args.gpus, partition, transport: transport.name(), rows, torch, passed };
-    args.report.write(&document, &screen)?;
-    Ok(passed)
+    let shown = (&TITLES[..], rows.iter().map(cells).collect());
+    out.document(args, &ranks, shown, rows, (torch, passed))
 }
+
+/// Where a process shows what it measured: the first rank's on the screen and in a document, others' nowhere.
+struct Out<'a> {
+    session: &'a Session,
+    screen: Option<&'a Screen>,
+}
+
+impl Out<'_> {
+    /// A row for each length, whose reasons are shown as soon as it is there.
+    fn rows<R>(
+        &self,
+        args: &Args,
+        row: impl Fn(usize) -> Result<R>,
+        reasons: impl Fn(&R) -> &[String],
+    ) -> Result<Vec<R>> {
+        let shown = |&seq: &usize| {
+            let row = row(seq)?;
+            if let Some(screen) = self.screen {
+                reasons(&row).iter().try_for_each(|reason| screen.line(reason))?;
+            }
+            Ok(row)
+        };
+        args.seq.iter().map(shown).collect()
+    }
+
+    /// Shows a table of titles and cells, and writes the document; gives whether all is right.
+    fn document<R: Serialize>(
+        &self,
+        args: &Args,
+        ranks: &Ranks,
+        (titles, cells): (&[&str], Vec<Vec<String>>),
+        rows: Vec<R>,
+        (torch, passed): (Vec<TorchTime>, bool),
+    ) -> Result<bool> {
+        let Some(screen) = self.screen else { return Ok(passed) };
+        screen.line(table(titles, cells))?;
+        let header = Header::new("context", self.session, args.report.seed);
+        let partition = if args.contiguous || args.decode { "contiguous" } else { "zigzag" };
+        let transport = match ranks {
+            Ranks::Local(_) => Transport::Peer,
+            Ranks::Process(_) => Transport::NcclCe,
+        };
+        let transport = transport.name();
+        let document = Document { header, gpus: args.gpus, partition, transport, rows, torch, passed };
+        args.report.write(&document, screen)?;
+        Ok(passed)
+    }
+}
+
+/// Titles of [`cells`].
+const TITLES: [&str; 9] = [
+    "problem",
+    "one GPU",
+    "each by itself",
+    "together",
+    "of linear",
+    "TFLOP/s a GPU",
+    "turns",
+    "extra",
+    "bits",
+];
 
 /// PyTorch's times of the same problems, and how much faster the ranks here are.
 fn torch(args: &Args, choice: &Choice, rows: &[RowRecord], screen: &Screen) -> Result<Vec<TorchTime>> {
@@ -290,36 +359,63 @@ fn problem(args: &Args, seq: usize) -> Result<Problem> {
 /// Products that a GPU may be expected to compute in a second, for how often a side runs in a turn.
 const FLOPS: f64 = 600e12;
 
-/// How often each side runs in a turn, and how many turns there are: the same on all ranks.
-fn effort(args: &Args, problem: &Problem) -> ([usize; 3], usize) {
-    let once = problem.flops() / FLOPS + 20e-6;
+/// How often each side runs in a turn, and how many turns there are, where one GPU takes about so many
+/// seconds: the same on all ranks.
+fn effort(args: &Args, once: f64) -> ([usize; 3], usize) {
     let seconds = [once, once, once / args.gpus as f64];
     let runs = seconds.map(|seconds| ((TURN.as_secs_f64() / seconds) as usize).clamp(1, 200));
     let turn: f64 = runs.iter().zip(seconds).map(|(&runs, seconds)| runs as f64 * seconds).sum();
     (runs, ((args.budget / turn) as usize).clamp(2, args.iterations.max(2)))
 }
 
+/// Seconds that it takes to enqueue one side's work.
+const LAUNCHES: f64 = 20e-6;
+
+/// Median seconds of each side in turns, and how many there were, where one GPU takes about `once`.
+fn in_turns<W: Work>(
+    args: &Args,
+    group: Option<&Distributed>,
+    sides: (&impl Work, &[W]),
+    once: f64,
+) -> Result<([f64; 3], usize)> {
+    let (runs, turns) = effort(args, once);
+    // What takes seconds is warm from the run that was checked.
+    if once < 2.0 {
+        for (side, runs) in Side::ALL.into_iter().zip(runs) {
+            side.time(group, sides, runs)?;
+        }
+    }
+    let mut times: [Vec<f64>; 3] = Default::default();
+    for _ in 0..turns {
+        for ((side, runs), times) in Side::ALL.into_iter().zip(runs).zip(&mut times) {
+            times.push(side.time(group, sides, runs)?);
+        }
+    }
+    Ok((times.map(|seconds| Times { warmup_runs: runs[0], seconds }.median()), turns))
+}
+
 fn of_problem<T: Element<Output = T>>(args: &Args, ranks: &Ranks, problem: &Problem) -> Result<RowRecord> {
     let pattern = [0, 1, 2].map(|tensor| normal::<T>(args.report.seed, tensor, PATTERN));
     let partition = if args.contiguous { Partition::Contiguous } else { Partition::ZigZag };
     let request = request_of_one(problem, &Request::default());
-    let (plan, parts, gpus) = match ranks {
+    let (plan, parts) = match ranks {
         Ranks::Local(gpus) => {
             let ranks = LocalRanks::new(gpus, problem, partition, &request)?;
             let shards = (0..ranks.world()).filter_map(|rank| ranks.shard(rank));
             let parts = gpus.iter().zip(shards).map(|(gpu, shard)| Part::new(gpu, shard, &pattern));
             let parts = parts.collect::<Result<_>>()?;
-            (TeamPlan::Local(Box::new(ranks)), parts, if args.on_one { &gpus[..1] } else { &gpus[..] })
+            (TeamPlan::Local(Box::new(ranks)), parts)
         }
         Ranks::Process(group) => {
             let plan = group.plan(problem, partition, &request)?;
             let parts = vec![Part::new(group.cuda(), plan.shard(), &pattern)?];
-            (TeamPlan::Rank(group, Box::new(plan)), parts, std::slice::from_ref(group.cuda()))
+            (TeamPlan::Rank(Box::new(plan)), parts)
         }
     };
     let mut team = Team { plan, parts };
     let whole = |gpu: &Cuda| Whole::new(gpu, Plan::new(problem, gpu.device(), &request)?, &pattern);
-    let mut wholes = gpus.iter().map(whole).collect::<Result<Vec<_>>>().context("one GPU's tensors")?;
+    let mut wholes =
+        ranks.each_gpu(args).iter().map(whole).collect::<Result<Vec<_>>>().context("one GPU's tensors")?;
     let (mut difference, mut checked) = (None, 0);
     let expected = if args.check > 0 { Some(wholes[0].outputs()?) } else { None };
     while let Some(expected) = expected.as_ref().filter(|_| checked < args.check && difference.is_none()) {
@@ -332,22 +428,10 @@ fn of_problem<T: Element<Output = T>>(args: &Args, ranks: &Ranks, problem: &Prob
         }
     }
     drop(expected);
-    let (runs, turns) = effort(args, problem);
-    // What takes seconds is warm from the run that was checked.
-    if problem.flops() < 2.0 * FLOPS {
-        for (side, runs) in Side::ALL.into_iter().zip(runs) {
-            side.time((&team, &wholes), runs)?;
-        }
-    }
-    let mut times: [Vec<f64>; 3] = Default::default();
-    for _ in 0..turns {
-        for ((side, runs), times) in Side::ALL.into_iter().zip(runs).zip(&mut times) {
-            times.push(side.time((&team, &wholes), runs)?);
-        }
-    }
-    let [one_s, independent_s, together_s] =
-        times.map(|seconds| Times { warmup_runs: runs[0], seconds }.median());
-    let count = if args.on_one { 1.0 } else { args.gpus as f64 };
+    let group = ranks.group();
+    let once = problem.flops() / FLOPS + LAUNCHES;
+    let ([one_s, independent_s, together_s], turns) = in_turns(args, group, (&team, &wholes), once)?;
+    let count = args.count();
     Ok(RowRecord {
         problem: describe(problem, Layout::Bshd),
         seq: problem.seqlen_q(),

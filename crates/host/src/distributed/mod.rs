@@ -14,6 +14,7 @@
 //!
 //! A [`Shard`] is a rank's part of a problem, and a [`Schedule`] its work, as data.
 
+mod decode;
 mod frame;
 mod group;
 mod partition;
@@ -23,6 +24,7 @@ mod shard;
 pub mod threads;
 mod world;
 
+pub use decode::DecodeShard;
 pub use group::{Fingerprint, Group, PeerCause};
 pub use partition::{Cut, Half, Partition};
 pub use schedule::{Attend, Gather, Gathered, Place, Schedule, Stage, StageHeads, Step, Stream, Work};
@@ -30,7 +32,9 @@ pub use shard::{Shard, request_of_one};
 pub use world::World;
 
 #[cfg(feature = "cuda")]
-pub use crate::cuda::ranks::{Distributed, LocalRanks, RankPlan, ShardAddresses};
+pub use crate::cuda::ranks::{Distributed, LocalDecode, LocalRanks, RankDecode, RankPlan, ShardAddresses};
+#[cfg(feature = "cuda")]
+pub(crate) use decode::{SharedPlan, merging, of_splits};
 
 use crate::{Error, Result};
 

@@ -1,12 +1,19 @@
 //! Ranks as threads of one process, over host memory: what schedules and their order are tested with.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use super::{Attend, Gather, Schedule, Work, request_of_one};
+#[cfg(feature = "sim")]
+use super::decode::{DecodeShard, SharedPlan, merging, of_splits};
+use super::{Attend, Schedule, Work, request_of_one};
 use crate::append::{AppendInputs, AppendOutputs};
+#[cfg(feature = "sim")]
+use crate::decode::{DecodeInputs, DecodePlan, DecodeRequest};
 use crate::forward::Outputs;
+#[cfg(feature = "sim")]
+use crate::sim::Sim;
 use crate::{Backend, Element, Error, Plan, Request, Result};
 
 /// A piece of a gathered tensor on its way: which gather of the schedule, whose, and its elements.
@@ -38,13 +45,18 @@ impl<T: Element> Peers<T> {
         self.rank
     }
 
-    /// Gathers in place; the schedule's gather of this index.
+    /// Gathers in place: the gather of this index, of pieces that lie where `piece_of` says.
     ///
     /// # Errors
     /// When another rank has gone.
-    fn all_gather(&mut self, at: (usize, usize), gather: &Gather, into: &mut [T]) -> Result<()> {
+    fn all_gather(
+        &mut self,
+        at: (usize, usize),
+        piece_of: impl Fn(usize) -> Range<usize>,
+        into: &mut [T],
+    ) -> Result<()> {
         let world = self.senders.len();
-        let own = into[gather.piece_of(self.rank, world)].to_vec();
+        let own = into[piece_of(self.rank)].to_vec();
         for (rank, sender) in self.senders.iter().enumerate() {
             if rank != self.rank {
                 let piece = Piece { gather: at, rank: self.rank, elements: own.clone() };
@@ -53,7 +65,7 @@ impl<T: Element> Peers<T> {
         }
         let mut missing = world - 1;
         let mut take = |piece: Piece<T>| {
-            into[gather.piece_of(piece.rank, world)].copy_from_slice(&piece.elements);
+            into[piece_of(piece.rank)].copy_from_slice(&piece.elements);
         };
         for piece in self.early.remove(&at).unwrap_or_default() {
             take(piece);
@@ -105,8 +117,8 @@ pub fn forward<T: Element>(
             }
             Work::Gather { stage, gathers } => {
                 for (index, gather) in gathers.iter().enumerate() {
-                    let into = &mut gathered[gather.tensor.index()];
-                    peers.all_gather((*stage, index), gather, into)?;
+                    let (world, into) = (peers.senders.len(), &mut gathered[gather.tensor.index()]);
+                    peers.all_gather((*stage, index), |rank| gather.piece_of(rank, world), into)?;
                 }
             }
             Work::Attend(attend) => {
@@ -121,6 +133,37 @@ pub fn forward<T: Element>(
         }
     }
     Ok(())
+}
+
+/// Decodes a rank's part in the simulator, and gives the plan that it ran. Pieces of what splits give are
+/// fp32.
+///
+/// # Errors
+/// As [`Plan::new`] and [`Sim::run`], and when another rank has gone.
+#[cfg(feature = "sim")]
+pub fn decode<T: Element>(
+    shard: &DecodeShard,
+    (sim, request): (&Sim, &DecodeRequest),
+    peers: &mut Peers<f32>,
+    inputs: DecodeInputs<'_, T>,
+    mut outputs: Outputs<'_, T>,
+) -> Result<DecodePlan> {
+    let SharedPlan { plan, partials } = SharedPlan::new(shard, sim.device(), request)?;
+    let len = plan.workspace_bytes() as usize / size_of::<f32>();
+    // Kernels load 16 bytes at a time; what is read before it is written shows as NaN.
+    let mut memory = vec![f32::NAN; len + 3];
+    let first = memory.as_ptr().align_offset(16);
+    let workspace = &mut memory[first..first + len];
+    sim.run_some(&plan, of_splits, (inputs, &mut outputs), workspace)?;
+    for (index, partials) in partials.iter().enumerate() {
+        let piece_of = |rank| {
+            let bytes = partials.piece_of(rank);
+            bytes.start / size_of::<f32>()..bytes.end / size_of::<f32>()
+        };
+        peers.all_gather((0, index), piece_of, workspace)?;
+    }
+    sim.run_some(&plan, merging, (inputs, &mut outputs), workspace)?;
+    Ok(plan)
 }
 
 /// Runs `rank` once for each rank, each in a thread of its own, and returns what they return, in their order.

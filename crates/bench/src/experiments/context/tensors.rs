@@ -6,6 +6,7 @@ use flash_attention::distributed::{Half, Shard, ShardAddresses};
 use flash_attention::forward::Addresses;
 use flash_attention::{Element, Plan, TensorLayout, Tensors};
 
+use super::team::Work;
 use crate::bytes;
 
 /// Elements that repeat over a tensor; a prime number, so that no two rows are alike.
@@ -16,17 +17,17 @@ const CHUNK: usize = 1 << 24;
 
 /// Where tensors begin, at multiples of 256 bytes of one allocation.
 #[derive(Clone, Copy, Debug)]
-struct Places {
-    q: usize,
-    k: usize,
-    v: usize,
-    o: usize,
-    lse: usize,
-    end: usize,
+pub(super) struct Places {
+    pub(super) q: usize,
+    pub(super) k: usize,
+    pub(super) v: usize,
+    pub(super) o: usize,
+    pub(super) lse: usize,
+    pub(super) end: usize,
 }
 
 impl Places {
-    fn new(tensors: &Tensors, lse_len: usize, element: usize) -> Self {
+    pub(super) fn new(tensors: &Tensors, lse_len: usize, element: usize) -> Self {
         let mut end = 0;
         let mut next = |bytes: usize| {
             let at = end;
@@ -73,8 +74,10 @@ impl Whole {
         self.memory.read(self.places.o, &mut bytes)?;
         Ok(Expected { bytes, lse: self.places.lse - self.places.o })
     }
+}
 
-    pub(super) fn enqueue(&self) -> Result<()> {
+impl Work for Whole {
+    fn enqueue(&self) -> Result<()> {
         let at = |offset: usize| self.memory.address() + offset as u64;
         let addresses = Addresses {
             q: at(self.places.q),
@@ -90,7 +93,7 @@ impl Whole {
         Ok(())
     }
 
-    pub(super) fn wait(&self) -> Result<()> {
+    fn wait(&self) -> Result<()> {
         Ok(self.memory.read(0, &mut [0])?)
     }
 }
@@ -186,7 +189,7 @@ fn spans(
 }
 
 /// Writes the elements from `first` on of a pattern that repeats.
-fn write<T: Element>(
+pub(super) fn write<T: Element>(
     memory: &mut DeviceMemory,
     at: usize,
     pattern: &[T],
@@ -204,7 +207,7 @@ fn write<T: Element>(
 }
 
 /// NaN in O and lse.
-fn poison(memory: &mut DeviceMemory, places: Places) -> Result<()> {
+pub(super) fn poison(memory: &mut DeviceMemory, places: Places) -> Result<()> {
     Ok(memory.fill(places.o, places.end - places.o, 0xff)?)
 }
 

@@ -1,5 +1,6 @@
 //! Ranks on GPUs: of one process, or of one each.
 
+mod decode;
 mod process;
 mod rank;
 
@@ -8,6 +9,7 @@ use crate::cuda::buffer::Buffer;
 use crate::cuda::driver::{Context, Event, Stream};
 use crate::distributed::{Gather, Partition, Schedule, Shard, StageHeads, request_of_one};
 use crate::{Error, Plan, Problem, Request, Result};
+pub use decode::{LocalDecode, RankDecode};
 pub use process::{Distributed, RankPlan};
 use rank::Rank;
 
@@ -98,12 +100,7 @@ impl LocalRanks {
     /// GPUs, stay alive until the work is over. Nothing else writes the tensors meanwhile, and outputs
     /// overlap nothing. Calls follow one another: each stream is that of the call before, or waits for it.
     pub unsafe fn forward(&self, addresses: &[ShardAddresses], streams: &[Stream]) -> Result<()> {
-        for (what, len) in [("addresses", addresses.len()), ("streams", streams.len())] {
-            if len != self.world() {
-                let reason = format!("there are {len} {what} and {} ranks", self.world());
-                return Err(Error::Context { reason });
-            }
-        }
+        check_each(self.world(), addresses.len(), streams.len())?;
         for (index, ((rank, addresses), &stream)) in self.ranks.iter().zip(addresses).zip(streams).enumerate()
         {
             for other in self.others(index) {
@@ -160,6 +157,16 @@ impl Drop for LocalRanks {
         // Memory is freed next; whoever waited for a run has heard of its fault.
         let _ = self.wait();
     }
+}
+
+/// Refuses a call without addresses and a stream for each rank.
+fn check_each(world: usize, addresses: usize, streams: usize) -> Result<()> {
+    for (what, len) in [("addresses", addresses), ("streams", streams)] {
+        if len != world {
+            return Err(Error::Context { reason: format!("there are {len} {what} and {world} ranks") });
+        }
+    }
+    Ok(())
 }
 
 /// Copies bytes from one GPU's memory to another's, or the same's.
