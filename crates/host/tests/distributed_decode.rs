@@ -85,7 +85,7 @@ impl Case {
         let sinks = self.seed.is_multiple_of(2).then(|| sinks_of(h * group));
         let options = DecodeOptions {
             attention: Options { sinks, ..self.options.clone() },
-            max_pages: pages.then(|| self.room / PAGE),
+            max_pages: pages.then_some(self.room / PAGE),
             e4m3_cache: self.e4m3.then(factors),
             latent: self.latent,
             ..DecodeOptions::default()

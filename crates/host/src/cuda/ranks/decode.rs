@@ -22,8 +22,9 @@ struct DecodeRank {
 }
 
 impl DecodeRank {
-    /// Takes a rank's plan, whose kernels it loads.
-    fn new(cuda: &Cuda, shard: DecodeShard, shared: SharedPlan) -> Result<Self> {
+    /// Plans a rank's part, and loads its kernels.
+    fn new(cuda: &Cuda, shard: DecodeShard, request: &DecodeRequest) -> Result<Self> {
+        let shared = SharedPlan::new(&shard, cuda.device(), request)?;
         cuda.load(&shared.plan)?;
         Ok(Self { end: Event::untimed(&cuda.context)?, cuda: cuda.clone(), shard, shared })
     }
@@ -89,13 +90,13 @@ impl LocalDecode {
         let (mut given, mut taken) = (Vec::new(), Vec::new());
         for (index, cuda) in gpus.iter().enumerate() {
             let shard = DecodeShard::new(problem, index, gpus.len())?;
-            let shared = SharedPlan::new(&shard, cuda.device(), request)?;
-            if let Some(first) = ranks.first().filter(|first| first.shared.partials != shared.partials) {
-                let [ours, theirs] = [&shared.plan, first.plan()].map(DecodePlan::num_splits);
-                let reason = format!("rank {index} has {ours} splits, and rank 0 has {theirs}");
+            let rank = DecodeRank::new(cuda, shard, request)?;
+            let splits = rank.plan().num_splits();
+            if let Some(first) = ranks.first().filter(|first| first.plan().num_splits() != splits) {
+                let of_first = first.plan().num_splits();
+                let reason = format!("rank {index} has {splits} splits, and rank 0 has {of_first}");
                 return Err(Error::Context { reason });
             }
-            let rank = DecodeRank::new(cuda, shard, shared)?;
             gathered.push(cuda.buffer("results of splits", rank.gathered_bytes())?);
             given.push(Event::untimed(&cuda.context)?);
             taken.push(Event::untimed(&cuda.context)?);
@@ -201,28 +202,21 @@ impl Distributed {
     /// As [`DecodeShard::new`] and [`Plan::new`](crate::Plan::new), when ranks name different problems, when
     /// a GPU has not enough memory, and when a rank is gone.
     pub fn plan_decode(&self, problem: &DecodeProblem, request: &DecodeRequest) -> Result<RankDecode<'_>> {
-        let shard = DecodeShard::new(problem, self.rank(), self.world());
-        let planned = shard.and_then(|shard| {
-            let shared = SharedPlan::new(&shard, self.cuda().device(), request)?;
-            Ok((shard, shared))
-        });
+        let planned = DecodeShard::new(problem, self.rank(), self.world())
+            .and_then(|shard| DecodeRank::new(self.cuda(), shard, request));
         self.agree(&agreed(problem, &planned))?;
-        let (shard, shared) = planned?;
+        let rank = planned?;
         let mut reasons = vec![transport()?];
-        reasons.extend_from_slice(shared.plan.reasons());
-        let rank = DecodeRank::new(self.cuda(), shard, shared)?;
+        reasons.extend_from_slice(rank.plan().reasons());
         let gathered = self.memory(rank.gathered_bytes())?;
         Ok(RankDecode { of: self, rank, gathered, reasons })
     }
 }
 
 /// What ranks must agree in before they decode.
-fn agreed(
-    problem: &DecodeProblem,
-    planned: &Result<(DecodeShard, SharedPlan)>,
-) -> Vec<(&'static str, String)> {
+fn agreed(problem: &DecodeProblem, planned: &Result<DecodeRank>) -> Vec<(&'static str, String)> {
     let splits = match planned {
-        Ok((_, shared)) => format!("{} of each rank", shared.plan.num_splits()),
+        Ok(rank) => format!("{} of each rank", rank.plan().num_splits()),
         Err(error) => format!("none, for {error}"),
     };
     let mut agreed = described(problem.dense());
