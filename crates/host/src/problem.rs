@@ -286,6 +286,35 @@ impl Problem {
         Self::validated(tensors, self.dtype, options, None, [self.head_dim(), self.head_dim_v()])
     }
 
+    /// The same attention of some sequences of a packed batch, over tensors of their own.
+    ///
+    /// # Errors
+    /// As [`Self::varlen`].
+    pub(crate) fn some_sequences(
+        &self,
+        tensors: Tensors,
+        sequences: &[usize],
+        (cu_seqlens_q, cu_seqlens_k): (&[u32], &[u32]),
+    ) -> Result<Self> {
+        let of = |&sequence: &usize| self.scores.options(sequence, &(0..self.heads()));
+        let each: Vec<_> = sequences.iter().map(of).collect();
+        let list = |of: fn(&Options) -> &Option<Vec<f32>>| {
+            each.iter()
+                .map(|options| of(options).as_deref())
+                .collect::<Option<Vec<_>>>()
+                .map(|all| all.concat())
+        };
+        let options = Options {
+            window: self.window,
+            softmax_scale: Some(self.softmax_scale()),
+            softcap: self.softcap(),
+            alibi_slopes: list(|options| &options.alibi_slopes),
+            sinks: list(|options| &options.sinks),
+            ..Options::default()
+        };
+        Self::varlen(tensors, self.dtype, options, cu_seqlens_q, cu_seqlens_k)
+    }
+
     /// The same attention with K and V multiplied by a factor each.
     pub(crate) fn with_cache_descale(mut self, [k, v]: [f32; 2]) -> Self {
         self.scores.softmax_scale *= k;

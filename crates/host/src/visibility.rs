@@ -34,7 +34,7 @@ impl Problem {
     }
 
     /// Pairs of query and key of a sequence that see each other.
-    fn visible_pairs(&self, batch: usize) -> i128 {
+    pub(crate) fn visible_pairs(&self, batch: usize) -> i128 {
         let (left, right) = self.window();
         let (sq, sk) = (self.query_rows(batch).len() as i128, self.key_rows(batch).len() as i128);
         // Row i sees the keys from clamp(i + first) to before clamp(i + end), each clamped to 0..=Sk.

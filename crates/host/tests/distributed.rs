@@ -1,7 +1,7 @@
 //! Several ranks, as threads over host memory, against one: O and lse have the same bits.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use flash_attention::distributed::{Half, Partition, Schedule, Shard, StageHeads, request_of_one, threads};
+use flash_attention::distributed::{Partition, Schedule, Shard, StageHeads, request_of_one, threads};
 use flash_attention::forward::{Dropout, Outputs};
 use flash_attention::{
     Backend, BackendKind, DType, Element, Kernel, Options, Problem, Request, TensorLayout, Tensors,
@@ -11,15 +11,14 @@ use proptest::prelude::*;
 
 /// The rank's rows of a tensor of the whole problem; `poison` where it has none.
 fn own_rows<T: Copy>(shard: &Shard, of_keys: bool, whole: (&TensorLayout, &[T]), poison: T) -> Vec<T> {
-    let cut = if of_keys { shard.keys() } else { shard.queries() };
+    let runs: Vec<_> = if of_keys { shard.key_runs().collect() } else { shard.query_runs().collect() };
     let (layout, elements) = whole;
-    let own =
-        TensorLayout::bshd(layout.batch, cut.len_of(shard.rank()).max(1), layout.heads, layout.head_dim);
+    let len = runs.iter().map(|run| run.whole.len()).sum::<usize>();
+    let own = TensorLayout::bshd(layout.batch, len.max(1), layout.heads, layout.head_dim);
     let mut rows = vec![poison; own.span()];
     for batch in 0..layout.batch {
-        for half in Half::ALL {
-            let first = cut.local_start(shard.rank(), half);
-            for (row, whole_row) in (first..).zip(cut.rows_of(shard.rank(), half)) {
+        for run in &runs {
+            for (row, whole_row) in (run.first..).zip(run.whole.clone()) {
                 for head in 0..layout.heads {
                     let from = layout.row(batch, whole_row, head);
                     rows[own.row(batch, row, head)..][..layout.head_dim]
@@ -63,6 +62,12 @@ fn check<T: Element<Output = T>>(
         threads::forward(&schedule, (backend, &plan), &mut peers, (&q, &k, &v), outputs).unwrap();
         (shard, o, lse)
     });
+    // Each row is one rank's.
+    let mut rows: Vec<usize> =
+        found.iter().flat_map(|(shard, ..)| shard.query_runs()).flat_map(|run| run.whole).collect();
+    rows.sort_unstable();
+    let of_sequences = (0..problem.batch()).map(|sequence| problem.query_rows(sequence).end).max();
+    prop_assert!(rows.into_iter().eq(0..of_sequences.unwrap()));
     for (shard, found, lse) in found {
         let rank = shard.rank();
         let expected = own_rows(&shard, false, (o, &whole), poison);
@@ -70,9 +75,11 @@ fn check<T: Element<Output = T>>(
         prop_assert!(found.iter().zip(&expected).all(alike), "O of rank {rank}");
         // Of lse heads come before rows.
         let rows = shard.tensors().q.seqlen;
+        let of_whole: Vec<usize> = shard.query_runs().flat_map(|run| run.whole).collect();
+        prop_assert_eq!(shard.query_positions().count(), of_whole.len());
         for (at, value) in lse.iter().enumerate() {
             let (head, row) = (at / rows % lse_layout.heads, at % rows);
-            let Some(position) = shard.query_positions().nth(row) else { continue };
+            let Some(&position) = of_whole.get(row) else { continue };
             let expected = whole_lse[lse_layout.row(at / rows / lse_layout.heads, position, head)];
             prop_assert_eq!(value.to_bits(), expected.to_bits(), "lse of rank {}, {}", rank, at);
         }
@@ -110,6 +117,42 @@ prop_compose! {
             ..Options::default()
         };
         Problem::new(tensors, dtype, options).unwrap()
+    }
+}
+
+prop_compose! {
+    /// Packed sequences: of those with 256 rows and more for each rank some are long enough to be cut.
+    fn packed(longest: usize)(
+        lengths in prop::collection::vec((0..longest, 0..60_usize), 1..7),
+        [kv_heads, group, head_dim] in [1..3_usize, 1..3, 1..3],
+        (causal, behind) in (any::<bool>(), 0..3_usize),
+        [alibi, sinks, fewer_keys] in any::<[bool; 3]>(),
+    ) -> Problem {
+        let offsets = |lengths: &mut dyn Iterator<Item = usize>| {
+            let ends = lengths.scan(0, |end, len| { *end += len; Some(*end as u32) });
+            std::iter::once(0).chain(ends).collect::<Vec<_>>()
+        };
+        // Every third sequence may have fewer keys than queries.
+        let keys = |(index, &(sq, more)): (usize, &(usize, usize))| {
+            if fewer_keys && index % 3 == 2 { sq.saturating_sub(more) } else { sq + more }
+        };
+        let q = offsets(&mut lengths.iter().map(|&(sq, _)| sq));
+        let k = offsets(&mut lengths.iter().enumerate().map(keys));
+        let (heads, last) = (kv_heads * group, lengths.len());
+        // Rows behind the last sequence are nobody's.
+        let of = |offsets: &[u32], heads| {
+            let rows = offsets[last] as usize + behind;
+            TensorLayout::bshd(1, rows.max(1), heads, 8 * head_dim)
+        };
+        let tensors = Tensors { q: of(&q, heads), k: of(&k, kv_heads), v: of(&k, kv_heads), o: of(&q, heads) };
+        let list = |len: usize| (0..len).map(|i| 0.1 + 0.05 * i as f32).collect();
+        let options = Options {
+            causal,
+            alibi_slopes: (alibi && causal).then(|| list(last * heads)),
+            sinks: sinks.then(|| list(last * heads)),
+            ..Options::default()
+        };
+        Problem::varlen(tensors, DType::F16, options, &q, &k).unwrap()
     }
 }
 
@@ -155,6 +198,16 @@ proptest! {
         }
     }
 
+    #[test]
+    fn ranks_have_the_bits_of_one_of_packed_sequences_on_the_cpu(
+        problem in packed(1300),
+        (world, partition, heads) in (1..4_usize, partition(), 1..4_usize),
+    ) {
+        let backend = Backend::open(Some(BackendKind::Cpu)).unwrap();
+        let request = Request { block_m: Some(64), block_n: Some(56), ..Request::default() };
+        check::<f16>(&problem, &backend, &request, (world, partition, heads))?;
+    }
+
     /// Of heads at multiples of 16 bytes: where a head starts otherwise, its columns lie elsewhere in the
     /// products of tensor cores, and so they may in the gathered keys.
     #[test]
@@ -189,6 +242,20 @@ fn ranks_have_the_bits_of_one_where_tiles_count_in_the_simulator() {
         let ranks = (2, Partition::Contiguous, 1);
         check::<f16>(&problem, &Backend::simulator(1), &request, ranks).unwrap();
     }
+}
+
+/// A sequence that is cut, between others that are not.
+#[test]
+fn ranks_have_the_bits_of_one_of_packed_sequences_in_the_simulator() {
+    let (q, k) = ([0, 70, 620, 620, 750], [0, 90, 650, 660, 790]);
+    let of = |rows| TensorLayout::bshd(1, rows, 2, 16);
+    let tensors = Tensors { q: of(750), k: of(790), v: of(790), o: of(750) };
+    let options = Options { causal: true, sinks: Some(vec![0.5; 2]), ..Options::default() };
+    let problem = Problem::varlen(tensors, DType::F16, options, &q, &k).unwrap();
+    let shard = Shard::new(&problem, 1, 2, Partition::ZigZag).unwrap();
+    assert_eq!(shard.cut_sequences(), 1);
+    let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+    check::<f16>(&problem, &Backend::simulator(1), &request, (2, Partition::ZigZag, 1)).unwrap();
 }
 
 #[test]

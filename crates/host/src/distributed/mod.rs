@@ -30,7 +30,7 @@ pub use decode::DecodeShard;
 pub use group::{Fingerprint, Group, PeerCause};
 pub use partition::{Cut, Half, Partition};
 pub use schedule::{Attend, Gather, Gathered, Place, Schedule, Stage, StageHeads, Step, Stream, Work};
-pub use shard::{Shard, request_of_one};
+pub use shard::{Run, Shard, request_of_one};
 pub use world::World;
 
 #[cfg(feature = "cuda")]

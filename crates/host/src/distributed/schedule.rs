@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::shard::CutSequence;
 use super::{Half, Shard};
 use crate::append::{AppendOptions, AppendProblem, AppendTensors};
 use crate::{Problem, Result, TensorLayout, Tensors};
@@ -109,6 +110,8 @@ pub enum Work {
     },
     /// A half's queries of a stage.
     Attend(Box<Attend>),
+    /// Packed sequences that are the rank's as they are, over its own tensors from their first elements on.
+    Own(Box<Problem>),
 }
 
 /// Where steps run one after the other.
@@ -161,10 +164,10 @@ impl StageHeads {
     }
 
     /// Heads of all stages: sequences one after another.
-    fn stages(self, batch: usize, kv_heads: usize) -> Vec<Stage> {
+    fn stages(self, cut: &[CutSequence], kv_heads: usize) -> Vec<Stage> {
         let mut most = self.first.max(1);
         let mut stages = Vec::new();
-        for batch in 0..batch {
+        for batch in cut.iter().map(|cut| cut.sequence) {
             let mut end = 0;
             while end < kv_heads {
                 let next = kv_heads.min(end.saturating_add(most));
@@ -191,7 +194,7 @@ pub struct Step {
 /// A rank's work of a forward pass, in an order in which it may be enqueued.
 ///
 /// Gathered K has the stages one after another, each of which is [2N·L, heads, D], contiguous, where L is
-/// [`Cut::chunk_len`](super::Cut::chunk_len) of keys, and V the same with Dv: chunks lie in the order of
+/// [`Cut::chunk_len`](super::Cut::chunk_len) of the sequence's keys, and V the same with Dv: chunks lie in the order of
 /// their rows, and are one piece each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
@@ -210,131 +213,150 @@ impl Schedule {
     /// As [`Problem::new`] and [`AppendProblem::new`], for the parts' tensors.
     pub fn forward(shard: &Shard, heads: StageHeads) -> Result<Self> {
         let problem = shard.problem();
-        let (batch, kv_heads) = (problem.tensors().k.batch, problem.kv_heads());
-        let stages = heads.stages(batch, kv_heads);
+        let stages = heads.stages(shard.cut(), problem.kv_heads());
         let mut steps = Vec::new();
+        let mut before = 0;
         let mut placed = Vec::new();
         for (index, stage) in stages.iter().enumerate() {
+            let Some(cut) = shard.cut().iter().find(|cut| cut.sequence == stage.batch) else { continue };
+            let stage = Staged { shard, index, stage, cut, before };
             for half in Half::ALL {
-                if let Some(place) = place(shard, (index, stage), half)? {
+                if let Some(place) = stage.place(half)? {
                     // What the first stage waits for is not behind the others' rows.
                     let stream = Stream::Attention(if index == 0 { 0 } else { Stream::LANES - 1 });
                     steps.push(Step { stream, work: Work::Place(Box::new(place)), after: vec![] });
                 }
             }
-            placed.push(steps.len().checked_sub(1));
+            before += stage.rows() * stage.stage.kv_heads.len();
+            placed.push((stage, steps.len().checked_sub(1)));
         }
-        for ((index, stage), placed) in stages.iter().enumerate().zip(placed) {
-            let gather = steps.len();
-            let work = Work::Gather { stage: index, gathers: gathers(shard, stage) };
+        if let Some(own) = shard.whole_sequences()? {
+            // They wait for nobody: attention while the first heads are gathered.
+            let work = Work::Own(Box::new(own));
+            steps.push(Step { stream: Stream::Attention(Stream::LANES - 1), work, after: vec![] });
+        }
+        for (stage, placed) in placed {
+            let (gather, index) = (steps.len(), stage.index);
+            let work = Work::Gather { stage: index, gathers: stage.gathers() };
             steps.push(Step { stream: Stream::Copies, work, after: placed.into_iter().collect() });
             // In a zigzag under a causal mask the high half sees more keys: its long tiles begin first.
             for (lane, half) in [Half::High, Half::Low].into_iter().enumerate() {
-                if let Some(attend) = attend(shard, (index, stage), half)? {
+                if let Some(attend) = stage.attend(half)? {
                     let stream = Stream::Attention((2 * index + lane) % Stream::LANES);
                     let work = Work::Attend(Box::new(attend));
                     steps.push(Step { stream, work, after: vec![gather] });
                 }
             }
         }
-        let heads = batch * kv_heads * gathered_rows(shard);
-        Ok(Self { stages, steps, gathered: [heads * problem.head_dim(), heads * problem.head_dim_v()] })
+        let gathered = [problem.head_dim(), problem.head_dim_v()].map(|columns| before * columns);
+        Ok(Self { stages, steps, gathered })
     }
 }
 
-/// Rows of each head of the gathered K and V.
-fn gathered_rows(shard: &Shard) -> usize {
-    2 * shard.world() * shard.keys().chunk_len()
+/// A stage of a rank, with its sequence.
+#[derive(Clone, Copy)]
+struct Staged<'a> {
+    shard: &'a Shard,
+    index: usize,
+    stage: &'a Stage,
+    cut: &'a CutSequence,
+    /// Rows of the gathered K and V, of one head each, before the stage's.
+    before: usize,
 }
 
-/// Rows of the gathered K and V, of one head each, that lie before a stage's.
-fn rows_before(shard: &Shard, stage: &Stage) -> usize {
-    (stage.batch * shard.problem().kv_heads() + stage.kv_heads.start) * gathered_rows(shard)
-}
-
-/// What a half's rows are appended to; none where it has no rows.
-fn place(shard: &Shard, (index, stage): (usize, &Stage), half: Half) -> Result<Option<Place>> {
-    let (keys, own) = (shard.keys(), shard.tensors());
-    let (rows, heads) = (keys.rows_of(shard.rank(), half), stage.kv_heads.len());
-    if rows.is_empty() {
-        return Ok(None);
+impl Staged<'_> {
+    /// Rows of each head of the gathered K and V.
+    const fn rows(&self) -> usize {
+        2 * self.shard.world() * self.cut.keys.chunk_len()
     }
-    let first = keys.local_start(shard.rank(), half);
-    let new = |layout: &TensorLayout| TensorLayout { batch: 1, seqlen: rows.len(), heads, ..*layout };
-    let cache = |of: &TensorLayout| TensorLayout::bshd(1, gathered_rows(shard), heads, of.head_dim);
-    let (k_cache, v_cache) = (cache(&own.k), cache(&own.v));
-    let tensors = AppendTensors { k: new(&own.k), v: new(&own.v), k_cache, v_cache };
-    let before = rows_before(shard, stage);
-    Ok(Some(Place {
-        stage: index,
-        problem: AppendProblem::new(tensors, shard.problem().dtype(), AppendOptions::default())?,
-        k: own.k.row(stage.batch, first, stage.kv_heads.start),
-        v: own.v.row(stage.batch, first, stage.kv_heads.start),
-        k_cache: before * k_cache.head_dim,
-        v_cache: before * v_cache.head_dim,
-        before: keys.chunk_of(shard.rank(), half) * keys.chunk_len(),
-    }))
-}
 
-/// The gathers of a stage.
-fn gathers(shard: &Shard, stage: &Stage) -> Vec<Gather> {
-    let (keys, problem) = (shard.keys(), shard.problem());
-    let tensors = [(Gathered::K, problem.head_dim()), (Gathered::V, problem.head_dim_v())];
-    // Where a rank's chunks are neighbours, both come at once.
-    let are_neighbours = keys.chunk_of(0, Half::High) == 1;
-    let world = shard.world();
-    let parts: &[(usize, usize, bool)] =
-        if are_neighbours { &[(0, 2, false)] } else { &[(0, 1, false), (world, 1, true)] };
-    let before = rows_before(shard, stage);
-    let of_tensor = |(tensor, columns)| {
-        let chunk_elements = keys.chunk_len() * stage.kv_heads.len() * columns;
-        parts.iter().map(move |&(chunk, chunks, reversed)| Gather {
-            tensor,
-            first: before * columns + chunk * chunk_elements,
-            piece: chunks * chunk_elements,
-            reversed,
-        })
-    };
-    tensors.into_iter().flat_map(of_tensor).collect()
-}
-
-/// Attention of a half's queries of a stage; none where it has no rows.
-///
-/// Queries from q₀ to before q₁ of a sequence see no key from `end` on. A problem over the keys before `end`
-/// aligns masks to its last key, which is `beyond` keys behind the diagonal of the last query.
-fn attend(shard: &Shard, (index, stage): (usize, &Stage), half: Half) -> Result<Option<Attend>> {
-    let (whole, rank) = (shard.problem(), shard.rank());
-    let rows = shard.queries().rows_of(rank, half);
-    if rows.is_empty() {
-        return Ok(None);
+    /// What a half's rows are appended to; none where it has no rows.
+    fn place(&self, half: Half) -> Result<Option<Place>> {
+        let Self { shard, index, stage, cut, before } = *self;
+        let (keys, own) = (cut.keys, shard.tensors());
+        let (rows, heads) = (keys.rows_of(shard.rank(), half), stage.kv_heads.len());
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        let first = cut.first[1] + keys.local_start(shard.rank(), half);
+        let new = |layout: &TensorLayout| TensorLayout { batch: 1, seqlen: rows.len(), heads, ..*layout };
+        let cache = |of: &TensorLayout| TensorLayout::bshd(1, self.rows(), heads, of.head_dim);
+        let (k_cache, v_cache) = (cache(&own.k), cache(&own.v));
+        let tensors = AppendTensors { k: new(&own.k), v: new(&own.v), k_cache, v_cache };
+        Ok(Some(Place {
+            stage: index,
+            problem: AppendProblem::new(tensors, shard.problem().dtype(), AppendOptions::default())?,
+            k: own.k.row(cut.batch, first, stage.kv_heads.start),
+            v: own.v.row(cut.batch, first, stage.kv_heads.start),
+            k_cache: before * k_cache.head_dim,
+            v_cache: before * v_cache.head_dim,
+            before: keys.chunk_of(shard.rank(), half) * keys.chunk_len(),
+        }))
     }
-    let (left, right) = whole.window();
-    let diagonal_end = rows.end + whole.seqlen_k() - whole.seqlen_q();
-    let end =
-        right.map_or(whole.seqlen_k(), |right| diagonal_end.saturating_add(right).min(whole.seqlen_k()));
-    let beyond = end - diagonal_end;
-    let window = (left.map(|left| left.saturating_add(beyond)), right.map(|right| right - beyond));
-    let heads = stage.kv_heads.start * whole.group()..stage.kv_heads.end * whole.group();
-    let own = shard.tensors();
-    let first_row = shard.queries().local_start(rank, half);
-    let queries =
-        |layout: &TensorLayout| TensorLayout { batch: 1, seqlen: rows.len(), heads: heads.len(), ..*layout };
-    let keys = |columns: usize| TensorLayout::bshd(1, end, stage.kv_heads.len(), columns);
-    let (k, v) = (keys(whole.head_dim()), keys(whole.head_dim_v()));
-    let tensors = Tensors { q: queries(&own.q), k, v, o: queries(&own.o) };
-    let problem = whole.part_in_window(tensors, stage.batch, heads.clone(), window)?;
-    let before = rows_before(shard, stage);
-    let lse_head = own.q.seqlen;
-    Ok(Some(Attend {
-        stage: index,
-        half,
-        problem: problem.with_lse_strides(heads.len() * lse_head, lse_head)?,
-        q: own.q.row(stage.batch, first_row, heads.start),
-        o: own.o.row(stage.batch, first_row, heads.start),
-        k: before * k.head_dim,
-        v: before * v.head_dim,
-        lse: (stage.batch * whole.heads() + heads.start) * lse_head + first_row,
-    }))
+
+    /// The gathers of a stage.
+    fn gathers(&self) -> Vec<Gather> {
+        let Self { shard, stage, before, .. } = *self;
+        let (keys, problem) = (self.cut.keys, shard.problem());
+        let tensors = [(Gathered::K, problem.head_dim()), (Gathered::V, problem.head_dim_v())];
+        // Where a rank's chunks are neighbours, both come at once.
+        let are_neighbours = keys.chunk_of(0, Half::High) == 1;
+        let world = shard.world();
+        let parts: &[(usize, usize, bool)] =
+            if are_neighbours { &[(0, 2, false)] } else { &[(0, 1, false), (world, 1, true)] };
+        let of_tensor = |(tensor, columns)| {
+            let chunk_elements = keys.chunk_len() * stage.kv_heads.len() * columns;
+            parts.iter().map(move |&(chunk, chunks, reversed)| Gather {
+                tensor,
+                first: before * columns + chunk * chunk_elements,
+                piece: chunks * chunk_elements,
+                reversed,
+            })
+        };
+        tensors.into_iter().flat_map(of_tensor).collect()
+    }
+
+    /// Attention of a half's queries of a stage; none where it has no rows.
+    ///
+    /// Queries from q₀ to before q₁ of a sequence see no key from `end` on. A problem over the keys before
+    /// `end` aligns masks to its last key, which is `beyond` keys behind the diagonal of the last query.
+    fn attend(&self, half: Half) -> Result<Option<Attend>> {
+        let Self { shard, index, stage, cut, before } = *self;
+        let (whole, rank) = (shard.problem(), shard.rank());
+        let (rows, seqlen_k) = (cut.queries.rows_of(rank, half), cut.keys.rows());
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        let (left, right) = whole.window();
+        let diagonal_end = rows.end + seqlen_k - cut.queries.rows();
+        let end = right.map_or(seqlen_k, |right| diagonal_end.saturating_add(right).min(seqlen_k));
+        let beyond = end - diagonal_end;
+        let window = (left.map(|left| left.saturating_add(beyond)), right.map(|right| right - beyond));
+        let heads = stage.kv_heads.start * whole.group()..stage.kv_heads.end * whole.group();
+        let own = shard.tensors();
+        let first_row = cut.first[0] + cut.queries.local_start(rank, half);
+        let queries = |layout: &TensorLayout| TensorLayout {
+            batch: 1,
+            seqlen: rows.len(),
+            heads: heads.len(),
+            ..*layout
+        };
+        let keys = |columns: usize| TensorLayout::bshd(1, end, stage.kv_heads.len(), columns);
+        let (k, v) = (keys(whole.head_dim()), keys(whole.head_dim_v()));
+        let tensors = Tensors { q: queries(&own.q), k, v, o: queries(&own.o) };
+        let problem = whole.part_in_window(tensors, stage.batch, heads.clone(), window)?;
+        let lse_head = own.q.seqlen;
+        Ok(Some(Attend {
+            stage: index,
+            half,
+            problem: problem.with_lse_strides(heads.len() * lse_head, lse_head)?,
+            q: own.q.row(cut.batch, first_row, heads.start),
+            o: own.o.row(cut.batch, first_row, heads.start),
+            k: before * k.head_dim,
+            v: before * v.head_dim,
+            lse: (cut.batch * whole.heads() + heads.start) * lse_head + first_row,
+        }))
+    }
 }
 
 #[cfg(test)]
@@ -366,7 +388,7 @@ mod tests {
             let mut gathered = HashSet::new();
             for (index, step) in self.steps.iter().enumerate() {
                 match &step.work {
-                    Work::Place(_) => {}
+                    Work::Place(_) | Work::Own(_) => {}
                     Work::Gather { stage, gathers } => {
                         let is_place =
                             |step: &Step| matches!(&step.work, Work::Place(place) if place.stage == *stage);
@@ -454,7 +476,8 @@ mod tests {
                 for step in &schedule.steps {
                     let Work::Attend(attend) = &step.work else { continue };
                     let stage = &schedule.stages[attend.stage];
-                    let first = shard.queries().rows_of(rank, attend.half).start;
+                    let cut = shard.cut()[stage.batch];
+                    let first = cut.queries.rows_of(rank, attend.half).start;
                     for (row, head) in (0..attend.problem.seqlen_q()).flat_map(|row| {
                         (0..attend.problem.heads()).map(move |head| (row, head))
                     }) {

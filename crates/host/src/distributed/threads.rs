@@ -121,6 +121,11 @@ pub fn forward<T: Element>(
                     peers.all_gather((*stage, index), |rank| gather.piece_of(rank, world), into)?;
                 }
             }
+            Work::Own(problem) => {
+                let plan = backend.plan(&**problem, &request)?;
+                let lse = lse.as_deref_mut();
+                backend.run(&plan, (q, k, v), Outputs { o: &mut *o, lse })?;
+            }
             Work::Attend(attend) => {
                 let Attend {
                     problem, q: first_q, k: first_k, v: first_v, o: first_o, lse: first_lse, ..

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use flash_attention::cuda::{Cuda, DeviceMemory, Stream};
-use flash_attention::distributed::{Half, Shard, ShardAddresses};
+use flash_attention::distributed::{Run, Shard, ShardAddresses};
 use flash_attention::forward::Addresses;
 use flash_attention::{Element, Plan, TensorLayout, Tensors};
 
@@ -156,14 +156,14 @@ impl Part {
         }
         let lse = |seqlen| TensorLayout::bhsd(o.batch, seqlen, o.heads, 1);
         let (of_whole, own) = (lse(o.seqlen), lse(shard.tensors().o.seqlen));
-        for index in 0..o.batch * o.heads * 2 {
-            let (batch, head, half) = (index / 2 / o.heads, index / 2 % o.heads, Half::ALL[index % 2]);
-            let rows = shard.queries().rows_of(rank, half);
-            let from = of_whole.row(batch, rows.start, head);
-            let to = own.row(batch, shard.queries().local_start(rank, half), head);
-            let expected = &expected.bytes[expected.lse + 4 * from..][..4 * rows.len()];
-            if let Some(at) = differ(expected, (memory, places.lse + 4 * to))? {
-                return Ok(Some(format!("lse of rank {rank}, element {}", to + at / 4)));
+        for index in 0..o.batch * o.heads {
+            let (batch, head) = (index / o.heads, index % o.heads);
+            for Run { whole, first } in shard.query_runs() {
+                let (from, to) = (of_whole.row(batch, whole.start, head), own.row(batch, first, head));
+                let expected = &expected.bytes[expected.lse + 4 * from..][..4 * whole.len()];
+                if let Some(at) = differ(expected, (memory, places.lse + 4 * to))? {
+                    return Ok(Some(format!("lse of rank {rank}, element {}", to + at / 4)));
+                }
             }
         }
         Ok(None)
@@ -177,15 +177,12 @@ fn spans(
     whole: &TensorLayout,
     own: &TensorLayout,
 ) -> Vec<(usize, usize, usize)> {
-    let cut = if of_keys { shard.keys() } else { shard.queries() };
-    let halves = (0..whole.batch).flat_map(|batch| Half::ALL.map(|half| (batch, half)));
-    halves
-        .map(|(batch, half)| {
-            let rows = cut.rows_of(shard.rank(), half);
-            let to = own.row(batch, cut.local_start(shard.rank(), half), 0);
-            (whole.row(batch, rows.start, 0), to, rows.len() * whole.stride_seq)
-        })
-        .collect()
+    let runs: Vec<_> = if of_keys { shard.key_runs().collect() } else { shard.query_runs().collect() };
+    let of_run = |(batch, run): (usize, &Run)| {
+        let (from, to) = (whole.row(batch, run.whole.start, 0), own.row(batch, run.first, 0));
+        (from, to, run.whole.len() * whole.stride_seq)
+    };
+    (0..whole.batch).flat_map(|batch| runs.iter().map(move |run| (batch, run))).map(of_run).collect()
 }
 
 /// Writes the elements from `first` on of a pattern that repeats.

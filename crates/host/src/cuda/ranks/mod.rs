@@ -216,10 +216,9 @@ fn describe(shard: &Shard, schedule: &Schedule, whole: &Plan) -> String {
     let heads: Vec<_> = schedule.stages.iter().map(|stage| stage.kv_heads.len().to_string()).collect();
     let tile =
         whole.tile().map_or(String::new(), |(m, n)| format!(" in tiles of {m}x{n}, as one GPU has them"));
-    format!(
-        "{} stages of {} key/value heads; chunks of {} rows{tile}",
-        heads.len(),
-        heads.join(", "),
-        shard.queries().chunk_len()
-    )
+    let packed = match shard.problem().is_packed() {
+        true => format!("{} of {} sequences are cut; ", shard.cut_sequences(), shard.problem().batch()),
+        false => String::new(),
+    };
+    format!("{packed}{} stages of {} key/value heads{tile}", heads.len(), heads.join(", "))
 }

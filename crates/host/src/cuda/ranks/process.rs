@@ -217,8 +217,16 @@ fn agreed(
         Err(error) => format!("none, for {error}"),
     };
     let mut agreed = described(problem);
-    agreed.extend([("partition", format!("{partition:?}")), ("tile", tile)]);
+    let lengths = problem.cu_seqlens().map(|(q, k)| hash(&[q, k].concat()));
+    let lengths = lengths.map_or("none".to_owned(), |hash| format!("{hash:016x}"));
+    agreed.extend([("partition", format!("{partition:?}")), ("hash of cu_seqlens", lengths), ("tile", tile)]);
     agreed
+}
+
+/// FNV-1a of numbers that are too many for a message.
+fn hash(numbers: &[u32]) -> u64 {
+    let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// A problem, by names and values.

@@ -1,5 +1,6 @@
 //! A rank's part of a forward pass on its GPU.
 
+use std::convert::Infallible;
 use std::mem::size_of;
 
 use super::ShardAddresses;
@@ -9,7 +10,8 @@ use crate::cuda::buffer::Buffer;
 use crate::cuda::driver::{Event, OwnedStream, Stream};
 use crate::distributed::{self, Attend, Gather, Place, Schedule, Shard, Work, request_of_one};
 use crate::forward::{Addresses, PerHead};
-use crate::operation::Data;
+use crate::launch::place_cu_seqlens;
+use crate::operation::{Data, Tensor};
 use crate::{Plan, Request, Result};
 
 /// What runs a rank's schedule: its plans, streams and events, and memory for what they read and write beside
@@ -45,6 +47,28 @@ enum Planned {
     Gather(usize, Vec<Gather>),
     /// With what each head has, as bytes of the lists.
     Attend(Box<(Plan, Attend, PerHead<u64>)>),
+    /// With what each head has, and where sequences begin, as bytes of the lists.
+    Own(Box<(Plan, PerHead<u64>, Option<(u64, u64)>)>),
+}
+
+/// Values of lists, of four bytes each, on their way to the GPU.
+#[derive(Default)]
+struct Lists(Vec<[u8; 4]>);
+
+impl Lists {
+    /// Bytes in front of what comes next.
+    fn end(&self) -> u64 {
+        size_of_val(self.0.as_slice()) as u64
+    }
+
+    /// Takes a list in, and says how many bytes are in front of it.
+    fn take(&mut self, tensor: Tensor<'_>) -> u64 {
+        let at = self.end();
+        if let Data::Input(values) = tensor.data {
+            self.0.extend(values.as_chunks::<4>().0);
+        }
+        at
+    }
 }
 
 /// Streams of attention.
@@ -65,39 +89,44 @@ impl Rank {
         let (block_m, block_n) = whole.tile().unzip();
         let tile = Request { kernel: Some(whole.kernel()), block_m, block_n, ..Request::default() };
         let request = request_of_one(whole.problem(), &tile);
-        let (mut lists, mut bytes) = (Vec::new(), [0; LANES]);
+        let (mut lists, mut bytes) = (Lists::default(), [0; LANES]);
+        let mut room = |stream: distributed::Stream, plan: &Plan| {
+            if let distributed::Stream::Attention(lane) = stream {
+                bytes[lane] = plan.workspace_bytes().max(bytes[lane]);
+            }
+        };
         let mut steps = Vec::new();
         for step in schedule.steps {
             let planned = match step.work {
                 Work::Place(place) => {
                     let plan = Plan::new(&place.problem, cuda.device(), &())?;
                     cuda.load(&plan)?;
-                    let at = size_of_val(lists.as_slice()) as u64;
-                    lists.push((place.before as i32).to_ne_bytes());
+                    let at = lists.end();
+                    lists.0.push((place.before as i32).to_ne_bytes());
                     Planned::Place(Box::new((plan, *place, at)))
                 }
                 Work::Gather { stage, gathers } => Planned::Gather(stage, gathers),
                 Work::Attend(attend) => {
                     let plan = Plan::new(&attend.problem, cuda.device(), &request)?.beside_others();
                     cuda.load(&plan)?;
-                    let per_head = attend.problem.scores().place(&mut |tensor| {
-                        let at = size_of_val(lists.as_slice()) as u64;
-                        if let Data::Input(values) = tensor.data {
-                            lists.extend(values.as_chunks::<4>().0);
-                        }
-                        Ok(at)
-                    })?;
-                    if let distributed::Stream::Attention(lane) = step.stream {
-                        bytes[lane] = plan.workspace_bytes().max(bytes[lane]);
-                    }
+                    let per_head = attend.problem.scores().place(&mut |list| Ok(lists.take(list)))?;
+                    room(step.stream, &plan);
                     Planned::Attend(Box::new((plan, *attend, per_head)))
+                }
+                Work::Own(problem) => {
+                    let plan = Plan::new(&*problem, cuda.device(), &request)?;
+                    cuda.load(&plan)?;
+                    let mut place = |list: Tensor<'_>| Ok(lists.take(list));
+                    let per_head = problem.scores().place(&mut place)?;
+                    let cu_seqlens = place_cu_seqlens(&problem, &mut place)?;
+                    room(step.stream, &plan);
+                    Planned::Own(Box::new((plan, per_head, cu_seqlens)))
                 }
             };
             steps.push((step.stream, step.after, planned));
         }
-        let list_bytes = size_of_val(lists.as_slice());
-        let lists_memory = cuda.buffer("lists of a rank", list_bytes)?;
-        lists_memory.write(&lists, cuda.stream())?;
+        let lists_memory = cuda.buffer("lists of a rank", lists.end() as usize)?;
+        lists_memory.write(&lists.0, cuda.stream())?;
         cuda.stream.synchronize()?;
         let workspace =
             |bytes: u64| (bytes > 0).then(|| cuda.buffer("a rank's workspace", bytes as usize)).transpose();
@@ -236,9 +265,6 @@ impl Rank {
             Planned::Gather(stage, gathers) => gather(*stage, gathers, stream)?,
             Planned::Attend(planned) => {
                 let (plan, attend, per_head) = &**planned;
-                let list = |at: Option<u64>| at.map(|at| self.lists.address() + at);
-                let per_head =
-                    PerHead { alibi_slopes: list(per_head.alibi_slopes), sinks: list(per_head.sinks) };
                 let addresses = Addresses {
                     q: at(addresses.q, attend.q),
                     k: at(gathered_k, attend.k),
@@ -246,14 +272,38 @@ impl Rank {
                     o: addresses.o + (attend.o * dtype.output().bytes()) as u64,
                     lse: addresses.lse.map(|lse| lse + (attend.lse * size_of::<f32>()) as u64),
                     workspace: workspace.map_or(0, Buffer::address),
-                    per_head,
+                    per_head: self.lists_at(per_head),
                     ..Addresses::default()
                 };
                 // SAFETY: as above; keys that the problem may see have come, as the events say. Other halves
                 // and stages write other rows and heads, and workspaces of their own.
                 unsafe { self.cuda.enqueue(plan, &addresses, stream) }?;
             }
+            Planned::Own(planned) => {
+                let (plan, per_head, cu_seqlens) = &**planned;
+                let list = |at: u64| self.lists.address() + at;
+                let &ShardAddresses { q, k, v, o, lse } = addresses;
+                let addresses = Addresses {
+                    q,
+                    k,
+                    v,
+                    o,
+                    lse,
+                    workspace: workspace.map_or(0, Buffer::address),
+                    per_head: self.lists_at(per_head),
+                    cu_seqlens: cu_seqlens.map(|(q, k)| (list(q), list(k))),
+                    ..Addresses::default()
+                };
+                // SAFETY: the problem's tensors are the rank's; other steps write other rows.
+                unsafe { self.cuda.enqueue(plan, &addresses, stream) }?;
+            }
         }
         self.ends[step].record(stream)
+    }
+
+    /// The addresses of what each head has.
+    fn lists_at(&self, bytes: &PerHead<u64>) -> PerHead<u64> {
+        let Ok(addresses) = bytes.try_map(|_, at| Ok::<_, Infallible>(self.lists.address() + at));
+        addresses
     }
 }
