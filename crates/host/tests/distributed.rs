@@ -124,7 +124,7 @@ prop_compose! {
     /// Packed sequences: of those with 256 rows and more for each rank some are long enough to be cut.
     fn packed(longest: usize)(
         lengths in prop::collection::vec((0..longest, 0..60_usize), 1..7),
-        [kv_heads, group, head_dim] in [1..3_usize, 1..3, 1..3],
+        [kv_heads, group, head_dim] in [1..4_usize, 1..3, 1..3],
         (causal, behind) in (any::<bool>(), 0..3_usize),
         [alibi, sinks, fewer_keys] in any::<[bool; 3]>(),
     ) -> Problem {
@@ -180,6 +180,20 @@ proptest! {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn ranks_have_the_bits_of_one_of_packed_sequences_on_the_cpu(
+        problem in packed(1300),
+        (world, partition, heads) in (1..4_usize, partition(), 1..4_usize),
+    ) {
+        let backend = Backend::open(Some(BackendKind::Cpu)).unwrap();
+        let request = Request { block_m: Some(64), block_n: Some(56), ..Request::default() };
+        check::<f16>(&problem, &backend, &request, (world, partition, heads))?;
+    }
+}
+
+proptest! {
     #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Chunks begin with tiles.
@@ -196,16 +210,6 @@ proptest! {
             DType::F32 => check::<f32>(&problem, &backend, &request, ranks)?,
             _ => check::<f16>(&problem, &backend, &request, ranks)?,
         }
-    }
-
-    #[test]
-    fn ranks_have_the_bits_of_one_of_packed_sequences_on_the_cpu(
-        problem in packed(1300),
-        (world, partition, heads) in (1..4_usize, partition(), 1..4_usize),
-    ) {
-        let backend = Backend::open(Some(BackendKind::Cpu)).unwrap();
-        let request = Request { block_m: Some(64), block_n: Some(56), ..Request::default() };
-        check::<f16>(&problem, &backend, &request, (world, partition, heads))?;
     }
 
     /// Of heads at multiples of 16 bytes: where a head starts otherwise, its columns lie elsewhere in the
