@@ -47,8 +47,15 @@ enum Planned {
     Gather(usize, Vec<Gather>),
     /// With what each head has, as bytes of the lists.
     Attend(Box<(Plan, Attend, PerHead<u64>)>),
-    /// With what each head has, and where sequences begin, as bytes of the lists.
-    Own(Box<(Plan, PerHead<u64>, Option<(u64, u64)>)>),
+    Own(Box<Own>),
+}
+
+/// Packed sequences of the rank alone, with bytes of the lists.
+struct Own {
+    plan: Plan,
+    per_head: PerHead<u64>,
+    /// Where sequences begin, of queries and of keys.
+    cu_seqlens: Option<(u64, u64)>,
 }
 
 /// Values of lists, of four bytes each, on their way to the GPU.
@@ -120,7 +127,7 @@ impl Rank {
                     let per_head = problem.scores().place(&mut place)?;
                     let cu_seqlens = place_cu_seqlens(&problem, &mut place)?;
                     room(step.stream, &plan);
-                    Planned::Own(Box::new((plan, per_head, cu_seqlens)))
+                    Planned::Own(Box::new(Own { plan, per_head, cu_seqlens }))
                 }
             };
             steps.push((step.stream, step.after, planned));
@@ -280,7 +287,7 @@ impl Rank {
                 unsafe { self.cuda.enqueue(plan, &addresses, stream) }?;
             }
             Planned::Own(planned) => {
-                let (plan, per_head, cu_seqlens) = &**planned;
+                let Own { plan, per_head, cu_seqlens } = &**planned;
                 let list = |at: u64| self.lists.address() + at;
                 let &ShardAddresses { q, k, v, o, lse } = addresses;
                 let addresses = Addresses {
