@@ -31,7 +31,7 @@ impl<T: Element> Gradients<T> {
     pub(crate) fn new(forward: Problem, (o, lse): (Vec<T>, Vec<f32>), seed: u64) -> Result<Self> {
         let problem = BackwardProblem::like(forward)?;
         let dout = normal(seed, 4, problem.layouts().dout.span());
-        Ok(Self { problem, o, lse, dout, dlse: None })
+        Ok(Self { problem, o, lse, dout, dlse: None, delta: None })
     }
 
     /// With a random gradient of lse, NaN where a row sees neither a key nor a sink.
@@ -43,13 +43,22 @@ impl<T: Element> Gradients<T> {
 
     pub(crate) fn inputs<'a>(&'a self, inputs: &'a Inputs<T>) -> BackwardInputs<'a, T> {
         let (q, k, v) = inputs.tensors();
-        BackwardInputs { q, k, v, o: &self.o, lse: &self.lse, dout: &self.dout, dlse: self.dlse.as_deref() }
+        BackwardInputs {
+            q,
+            k,
+            v,
+            o: &self.o,
+            lse: &self.lse,
+            dout: &self.dout,
+            dlse: self.dlse.as_deref(),
+            delta: None,
+        }
     }
 
     /// The reference's gradients of the heads that are checked.
     pub(crate) fn expected(&self, inputs: &Inputs<T>) -> ExpectedGradients<T> {
         let (q, k, v) = inputs.tensors();
-        let inputs = GradientInputs { q, k, v, dout: &self.dout, dlse: self.dlse.as_deref() };
+        let inputs = GradientInputs { q, k, v, dout: &self.dout, dlse: self.dlse.as_deref(), delta: None };
         self.problem.expected(inputs, &self.problem.sample(CHECKED_HEADS))
     }
 

@@ -17,6 +17,7 @@
 mod frame;
 mod group;
 mod partition;
+mod requests;
 mod schedule;
 mod shard;
 #[cfg(feature = "testing")]
@@ -25,12 +26,15 @@ mod world;
 
 pub use group::{Fingerprint, Group, PeerCause};
 pub use partition::{Cut, Half, Partition};
-pub use schedule::{Attend, Gather, Gathered, Place, Schedule, Stage, StageHeads, Step, Stream, Work};
+pub(crate) use requests::Requests;
+pub use schedule::{
+    Attend, Differentiate, Gather, Gathered, Place, Schedule, Stage, StageHeads, Step, Stream, Work,
+};
 pub use shard::{Shard, request_of_one};
 pub use world::World;
 
 #[cfg(feature = "cuda")]
-pub use crate::cuda::ranks::{Distributed, LocalRanks, RankPlan, ShardAddresses};
+pub use crate::cuda::ranks::{Distributed, LocalRanks, RankPlan, ShardAddresses, Sharded};
 
 use crate::{Error, Result};
 

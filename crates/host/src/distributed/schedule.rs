@@ -1,10 +1,13 @@
 //! What a rank does, as data: which rows are gathered where, and who waits for whom.
 
+mod backward;
+
 use std::ops::Range;
 
-use super::{Half, Shard};
+use super::{Cut, Half, Shard};
 use crate::append::{AppendOptions, AppendProblem, AppendTensors};
-use crate::{Problem, Result, TensorLayout, Tensors};
+use crate::backward::BackwardProblem;
+use crate::{DType, Problem, Result, TensorLayout, Tensors};
 
 /// Key/value heads of a sequence that are gathered and attended to together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,19 +18,39 @@ pub struct Stage {
     pub kv_heads: Range<usize>,
 }
 
-/// Which tensor is gathered.
+/// Which tensor is gathered: K and V for the queries of all ranks, and in a backward pass the others, for the
+/// keys of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gathered {
     /// Keys.
     K,
     /// Values.
     V,
+    /// Queries.
+    Q,
+    /// Gradient of the output.
+    Dout,
+    /// Log-sum-exp.
+    Lse,
+    /// delta = rowsum(dO ∘ O).
+    Delta,
 }
 
 impl Gathered {
-    /// Its place in lists of both.
+    /// How many there are.
+    pub const COUNT: usize = 6;
+
+    /// Its place in lists of all.
     pub const fn index(self) -> usize {
         self as usize
+    }
+
+    /// Storage type of its elements, of a problem of this one.
+    pub const fn dtype(self, problem: DType) -> DType {
+        match self {
+            Self::Lse | Self::Delta => DType::F32,
+            _ => problem,
+        }
     }
 }
 
@@ -75,24 +98,42 @@ pub struct Attend {
     pub lse: usize,
 }
 
-/// A half's rows of a stage's heads on their way to where they belong in the gathered ones: appended to a
-/// cache.
+/// A half's rows of two tensors of a stage's heads on their way to where they belong in the gathered ones:
+/// appended to a cache.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place {
     /// Index of the stage.
     pub stage: usize,
+    /// The tensors: K and V, Q and dO, or lse and delta.
+    pub tensors: [Gathered; 2],
     /// The problem, over views.
     pub problem: AppendProblem,
-    /// Elements of the rank's K before the view's first.
-    pub k: usize,
-    /// The same of V.
-    pub v: usize,
-    /// Elements of the gathered K before the cache's first.
-    pub k_cache: usize,
-    /// The same of V.
-    pub v_cache: usize,
+    /// Elements of the rank's tensors before the views' first.
+    pub from: [usize; 2],
+    /// Elements of the gathered tensors before the caches' first.
+    pub to: [usize; 2],
     /// Rows of the cache before the half's.
     pub before: usize,
+}
+
+/// A part of a backward pass, over views: delta of the rank's own rows, dQ of a half's queries over gathered
+/// K and V, or dK and dV of a half's keys over gathered Q, dO, lse and delta.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Differentiate {
+    /// Index of the stage; of none for delta.
+    pub stage: Option<usize>,
+    /// The problem, whose gradients lie as what they are of.
+    pub problem: BackwardProblem,
+    /// Elements of Q before the view's first, the rank's or the gathered one, and of dQ.
+    pub q: usize,
+    /// Elements of K, and of dK.
+    pub k: usize,
+    /// Elements of V, and of dV.
+    pub v: usize,
+    /// Elements of O, and of dO.
+    pub o: usize,
+    /// Elements of lse, and of delta.
+    pub lse: usize,
 }
 
 /// Work of a step.
@@ -109,6 +150,19 @@ pub enum Work {
     },
     /// A half's queries of a stage.
     Attend(Box<Attend>),
+    /// A part of a backward pass.
+    Differentiate(Box<Differentiate>),
+}
+
+impl Work {
+    /// Whether other ranks wait for it, and it waits for none.
+    pub fn is_first(&self) -> bool {
+        match self {
+            Self::Place(_) => true,
+            Self::Gather { .. } | Self::Attend(_) => false,
+            Self::Differentiate(part) => part.stage.is_none(),
+        }
+    }
 }
 
 /// Where steps run one after the other.
@@ -188,19 +242,20 @@ pub struct Step {
     pub after: Vec<usize>,
 }
 
-/// A rank's work of a forward pass, in an order in which it may be enqueued.
+/// A rank's work of a forward or backward pass, in an order in which it may be enqueued.
 ///
 /// Gathered K has the stages one after another, each of which is [2N·L, heads, D], contiguous, where L is
 /// [`Cut::chunk_len`](super::Cut::chunk_len) of keys, and V the same with Dv: chunks lie in the order of
-/// their rows, and are one piece each.
+/// their rows, and are one piece each. So do Q and dO, with chunks of queries; lse and delta are
+/// [heads, 2N·L].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
     /// What is gathered and attended to together, in order.
     pub stages: Vec<Stage>,
     /// The work.
     pub steps: Vec<Step>,
-    /// Elements of the gathered K and V.
-    pub gathered: [usize; 2],
+    /// Elements of the gathered tensors, in the order of [`Gathered`].
+    pub gathered: [usize; Gathered::COUNT],
 }
 
 impl Schedule {
@@ -213,20 +268,10 @@ impl Schedule {
         let (batch, kv_heads) = (problem.tensors().k.batch, problem.kv_heads());
         let stages = heads.stages(batch, kv_heads);
         let mut steps = Vec::new();
-        let mut placed = Vec::new();
-        for (index, stage) in stages.iter().enumerate() {
-            for half in Half::ALL {
-                if let Some(place) = place(shard, (index, stage), half)? {
-                    // What the first stage waits for is not behind the others' rows.
-                    let stream = Stream::Attention(if index == 0 { 0 } else { Stream::LANES - 1 });
-                    steps.push(Step { stream, work: Work::Place(Box::new(place)), after: vec![] });
-                }
-            }
-            placed.push(steps.len().checked_sub(1));
-        }
+        let placed = place_keys(shard, &stages, &mut steps)?;
         for ((index, stage), placed) in stages.iter().enumerate().zip(placed) {
             let gather = steps.len();
-            let work = Work::Gather { stage: index, gathers: gathers(shard, stage) };
+            let work = Work::Gather { stage: index, gathers: key_gathers(shard, stage) };
             steps.push(Step { stream: Stream::Copies, work, after: placed.into_iter().collect() });
             // In a zigzag under a causal mask the high half sees more keys: its long tiles begin first.
             for (lane, half) in [Half::High, Half::Low].into_iter().enumerate() {
@@ -237,23 +282,46 @@ impl Schedule {
                 }
             }
         }
-        let heads = batch * kv_heads * gathered_rows(shard);
-        Ok(Self { stages, steps, gathered: [heads * problem.head_dim(), heads * problem.head_dim_v()] })
+        let [k, v] = gathered_keys(shard);
+        Ok(Self { stages, steps, gathered: [k, v, 0, 0, 0, 0] })
     }
 }
 
-/// Rows of each head of the gathered K and V.
-fn gathered_rows(shard: &Shard) -> usize {
-    2 * shard.world() * shard.keys().chunk_len()
+/// Places the keys and values of each stage, and gives the last step that does, of each.
+fn place_keys(shard: &Shard, stages: &[Stage], steps: &mut Vec<Step>) -> Result<Vec<Option<usize>>> {
+    let mut placed = Vec::new();
+    for (index, stage) in stages.iter().enumerate() {
+        for half in Half::ALL {
+            if let Some(place) = key_rows(shard, (index, stage), half)? {
+                // What the first stage waits for is not behind the others' rows.
+                let stream = Stream::Attention(if index == 0 { 0 } else { Stream::LANES - 1 });
+                steps.push(Step { stream, work: Work::Place(Box::new(place)), after: vec![] });
+            }
+        }
+        placed.push(steps.len().checked_sub(1));
+    }
+    Ok(placed)
+}
+
+/// Rows of each head of what is gathered of tensors that are cut like this.
+fn gathered_rows(cut: &Cut) -> usize {
+    2 * cut.world() * cut.chunk_len()
+}
+
+/// Elements of gathered K and V.
+fn gathered_keys(shard: &Shard) -> [usize; 2] {
+    let problem = shard.problem();
+    let rows = problem.tensors().k.batch * problem.kv_heads() * gathered_rows(shard.keys());
+    [rows * problem.head_dim(), rows * problem.head_dim_v()]
 }
 
 /// Rows of the gathered K and V, of one head each, that lie before a stage's.
-fn rows_before(shard: &Shard, stage: &Stage) -> usize {
-    (stage.batch * shard.problem().kv_heads() + stage.kv_heads.start) * gathered_rows(shard)
+fn keys_before(shard: &Shard, stage: &Stage) -> usize {
+    (stage.batch * shard.problem().kv_heads() + stage.kv_heads.start) * gathered_rows(shard.keys())
 }
 
-/// What a half's rows are appended to; none where it has no rows.
-fn place(shard: &Shard, (index, stage): (usize, &Stage), half: Half) -> Result<Option<Place>> {
+/// What a half's keys and values are appended to; none where it has no rows.
+fn key_rows(shard: &Shard, (index, stage): (usize, &Stage), half: Half) -> Result<Option<Place>> {
     let (keys, own) = (shard.keys(), shard.tensors());
     let (rows, heads) = (keys.rows_of(shard.rank(), half), stage.kv_heads.len());
     if rows.is_empty() {
@@ -261,41 +329,44 @@ fn place(shard: &Shard, (index, stage): (usize, &Stage), half: Half) -> Result<O
     }
     let first = keys.local_start(shard.rank(), half);
     let new = |layout: &TensorLayout| TensorLayout { batch: 1, seqlen: rows.len(), heads, ..*layout };
-    let cache = |of: &TensorLayout| TensorLayout::bshd(1, gathered_rows(shard), heads, of.head_dim);
+    let cache = |of: &TensorLayout| TensorLayout::bshd(1, gathered_rows(keys), heads, of.head_dim);
     let (k_cache, v_cache) = (cache(&own.k), cache(&own.v));
     let tensors = AppendTensors { k: new(&own.k), v: new(&own.v), k_cache, v_cache };
-    let before = rows_before(shard, stage);
+    let before = keys_before(shard, stage);
     Ok(Some(Place {
         stage: index,
+        tensors: [Gathered::K, Gathered::V],
         problem: AppendProblem::new(tensors, shard.problem().dtype(), AppendOptions::default())?,
-        k: own.k.row(stage.batch, first, stage.kv_heads.start),
-        v: own.v.row(stage.batch, first, stage.kv_heads.start),
-        k_cache: before * k_cache.head_dim,
-        v_cache: before * v_cache.head_dim,
+        from: [&own.k, &own.v].map(|layout| layout.row(stage.batch, first, stage.kv_heads.start)),
+        to: [before * k_cache.head_dim, before * v_cache.head_dim],
         before: keys.chunk_of(shard.rank(), half) * keys.chunk_len(),
     }))
 }
 
-/// The gathers of a stage.
-fn gathers(shard: &Shard, stage: &Stage) -> Vec<Gather> {
-    let (keys, problem) = (shard.keys(), shard.problem());
+/// The gathers of a stage's keys and values.
+fn key_gathers(shard: &Shard, stage: &Stage) -> Vec<Gather> {
+    let (problem, before) = (shard.problem(), keys_before(shard, stage));
     let tensors = [(Gathered::K, problem.head_dim()), (Gathered::V, problem.head_dim_v())];
-    // Where a rank's chunks are neighbours, both come at once.
-    let are_neighbours = keys.chunk_of(0, Half::High) == 1;
-    let world = shard.world();
-    let parts: &[(usize, usize, bool)] =
-        if are_neighbours { &[(0, 2, false)] } else { &[(0, 1, false), (world, 1, true)] };
-    let before = rows_before(shard, stage);
     let of_tensor = |(tensor, columns)| {
-        let chunk_elements = keys.chunk_len() * stage.kv_heads.len() * columns;
-        parts.iter().map(move |&(chunk, chunks, reversed)| Gather {
-            tensor,
-            first: before * columns + chunk * chunk_elements,
-            piece: chunks * chunk_elements,
-            reversed,
-        })
+        let chunk = shard.keys().chunk_len() * stage.kv_heads.len() * columns;
+        chunk_gathers(shard.keys(), tensor, before * columns, chunk)
     };
     tensors.into_iter().flat_map(of_tensor).collect()
+}
+
+/// The gathers of chunks of so many elements each, which lie one behind the other from `first` on.
+fn chunk_gathers(cut: &Cut, tensor: Gathered, first: usize, chunk: usize) -> impl Iterator<Item = Gather> {
+    // Where a rank's chunks are neighbours, both come at once.
+    let are_neighbours = cut.chunk_of(0, Half::High) == 1;
+    let parts: &[(usize, usize, bool)] =
+        if are_neighbours { &[(0, 2, false)] } else { &[(0, 1, false), (1, 1, true)] };
+    let behind = cut.world() * chunk;
+    parts.iter().map(move |&(halves_before, chunks, reversed)| Gather {
+        tensor,
+        first: first + halves_before * behind,
+        piece: chunks * chunk,
+        reversed,
+    })
 }
 
 /// Attention of a half's queries of a stage; none where it has no rows.
@@ -323,7 +394,7 @@ fn attend(shard: &Shard, (index, stage): (usize, &Stage), half: Half) -> Result<
     let (k, v) = (keys(whole.head_dim()), keys(whole.head_dim_v()));
     let tensors = Tensors { q: queries(&own.q), k, v, o: queries(&own.o) };
     let problem = whole.part_in_window(tensors, stage.batch, heads.clone(), window)?;
-    let before = rows_before(shard, stage);
+    let before = keys_before(shard, stage);
     let lse_head = own.q.seqlen;
     Ok(Some(Attend {
         stage: index,
@@ -342,6 +413,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::backward::BackwardPart;
     use crate::distributed::Partition;
     use crate::{DType, Options};
     use proptest::prelude::*;
@@ -359,20 +431,28 @@ mod tests {
             before
         }
 
-        /// What is wrong with a rank's schedule, if anything is: a key that is read before it came, or came
+        /// What is wrong with a rank's schedule, if anything is: a row that is read before it came, or came
         /// too often.
         fn defect(&self, shard: &Shard) -> Option<String> {
             let before = self.before();
             let mut gathered = HashSet::new();
             for (index, step) in self.steps.iter().enumerate() {
+                let missing = |is_needed: &dyn Fn(&Work) -> bool| {
+                    let came =
+                        before[index].iter().filter(|&&other| is_needed(&self.steps[other].work)).count();
+                    came < self.steps.iter().filter(|step| is_needed(&step.work)).count()
+                };
+                let is_delta =
+                    |work: &Work| matches!(work, Work::Differentiate(part) if part.stage.is_none());
                 match &step.work {
-                    Work::Place(_) => {}
+                    Work::Place(place) => {
+                        if place.tensors.contains(&Gathered::Delta) && missing(&is_delta) {
+                            return Some(format!("step {index} places delta before it is there"));
+                        }
+                    }
                     Work::Gather { stage, gathers } => {
-                        let is_place =
-                            |step: &Step| matches!(&step.work, Work::Place(place) if place.stage == *stage);
-                        let came =
-                            before[index].iter().filter(|&&other| is_place(&self.steps[other])).count();
-                        if came < self.steps.iter().filter(|step| is_place(step)).count() {
+                        let is_placed = |work: &Work| matches!(work, Work::Place(of) if of.stage == *stage);
+                        if missing(&is_placed) {
                             return Some(format!("step {index} sends rows that are not placed"));
                         }
                         for gather in gathers {
@@ -384,24 +464,12 @@ mod tests {
                             }
                         }
                     }
-                    Work::Attend(attend) => {
-                        let came = |of: Gathered| {
-                            let steps = before[index].iter().map(|&other| &self.steps[other].work);
-                            let gathers = steps.filter_map(|work| match work {
-                                Work::Gather { gathers, .. } => Some(gathers),
-                                _ => None,
-                            });
-                            let pieces = gathers.flatten().filter(move |gather| gather.tensor == of);
-                            let world = shard.world();
-                            pieces.flat_map(move |gather| {
-                                (0..world).map(move |rank| gather.piece_of(rank, world))
-                            })
-                        };
-                        let keys = attend.problem.tensors();
-                        for (tensor, first, layout) in
-                            [(Gathered::K, attend.k, keys.k), (Gathered::V, attend.v, keys.v)]
-                        {
-                            if !covers(came(tensor).collect(), first..first + layout.span()) {
+                    Work::Attend(_) | Work::Differentiate(_) => {
+                        if step.work.reads_delta() && missing(&is_delta) {
+                            return Some(format!("step {index} reads delta before it is there"));
+                        }
+                        for (tensor, range) in step.work.reads() {
+                            if !covers(self.came(&before[index], tensor, shard.world()), range) {
                                 return Some(format!("step {index} reads {tensor:?} before it came"));
                             }
                         }
@@ -409,6 +477,51 @@ mod tests {
                 }
             }
             None
+        }
+
+        /// What of a gathered tensor came in these steps.
+        fn came(&self, steps: &HashSet<usize>, tensor: Gathered, world: usize) -> Vec<Range<usize>> {
+            let gathers = steps.iter().filter_map(|&step| match &self.steps[step].work {
+                Work::Gather { gathers, .. } => Some(gathers),
+                _ => None,
+            });
+            let pieces = gathers.flatten().filter(|gather| gather.tensor == tensor);
+            pieces.flat_map(|gather| (0..world).map(|rank| gather.piece_of(rank, world))).collect()
+        }
+    }
+
+    impl Work {
+        /// Whether it reads delta of the rank's own rows.
+        fn reads_delta(&self) -> bool {
+            matches!(self, Self::Differentiate(part) if part.problem.computes() == BackwardPart::Queries)
+        }
+
+        /// What it reads of gathered tensors.
+        fn reads(&self) -> Vec<(Gathered, Range<usize>)> {
+            let from = |first: usize, layout: TensorLayout| first..first + layout.span();
+            match self {
+                Self::Attend(attend) => {
+                    let Tensors { k, v, .. } = *attend.problem.tensors();
+                    vec![(Gathered::K, from(attend.k, k)), (Gathered::V, from(attend.v, v))]
+                }
+                Self::Differentiate(part) => {
+                    let Tensors { q, k, v, o } = *part.problem.forward().tensors();
+                    let lse = part.lse..part.lse + part.problem.forward().lse_len();
+                    match part.problem.computes() {
+                        BackwardPart::Queries => {
+                            vec![(Gathered::K, from(part.k, k)), (Gathered::V, from(part.v, v))]
+                        }
+                        BackwardPart::Keys => vec![
+                            (Gathered::Q, from(part.q, q)),
+                            (Gathered::Dout, from(part.o, o)),
+                            (Gathered::Lse, lse.clone()),
+                            (Gathered::Delta, lse),
+                        ],
+                        _ => vec![],
+                    }
+                }
+                Self::Place(_) | Self::Gather { .. } => vec![],
+            }
         }
     }
 
@@ -468,6 +581,91 @@ mod tests {
             }
             prop_assert_eq!(seen.len(), whole.batch() * whole.heads() * sq);
         }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// dQ of each query over the keys that it sees, and dK and dV of each key over the queries that see
+        /// it, are one rank's, and are computed once.
+        #[test]
+        fn each_gradient_is_computed_once_after_its_rows_came(
+            heads in [1..3_usize, 1..4, 1..3],
+            (world, more, keys) in (1..9_usize, 0..60_usize, 0..40_usize),
+            right in proptest::option::of(0..90_usize),
+            (is_zigzag, first, growth) in (any::<bool>(), 1..3_usize, 1..5_usize),
+        ) {
+            let partition = if is_zigzag { Partition::ZigZag } else { Partition::Contiguous };
+            let sq = 2 * world + more;
+            let whole = problem(heads, (sq, sq + keys), (None, right));
+            let (mut of_queries, mut of_keys) = (HashSet::new(), HashSet::new());
+            for rank in 0..world {
+                let shard = Shard::new(&whole, rank, world, partition).unwrap();
+                let schedule = Schedule::backward(&shard, StageHeads { first, growth }).unwrap();
+                prop_assert_eq!(schedule.defect(&shard), None);
+                for step in &schedule.steps {
+                    let Work::Differentiate(part) = &step.work else { continue };
+                    let Some(stage) = part.stage.map(|stage| &schedule.stages[stage]) else { continue };
+                    let (forward, own) = (part.problem.forward(), shard.tensors());
+                    // Which half it is, its views say.
+                    let half_at = |layout: &TensorLayout, at: usize, cut: &Cut, head: usize| {
+                        Half::ALL.into_iter().find(|&half| {
+                            !cut.rows_of(rank, half).is_empty()
+                                && layout.row(stage.batch, cut.local_start(rank, half), head) == at
+                        })
+                    };
+                    if part.problem.computes() == BackwardPart::Queries {
+                        let head = stage.kv_heads.start * whole.group();
+                        let half = half_at(&own.q, part.q, shard.queries(), head).unwrap();
+                        let rows = shard.queries().rows_of(rank, half);
+                        prop_assert_eq!(forward.seqlen_q(), rows.len());
+                        for (row, whole_row) in rows.enumerate() {
+                            let seen = whole.visible_keys(stage.batch, whole_row);
+                            prop_assert_eq!(forward.visible_keys(0, row), seen);
+                            let heads = head..head + forward.heads();
+                            prop_assert!(heads.clone().all(|head| of_queries.insert((stage.batch, head, whole_row))));
+                        }
+                    } else {
+                        let half = half_at(&own.k, part.k, shard.keys(), stage.kv_heads.start).unwrap();
+                        let rows = shard.keys().rows_of(rank, half);
+                        for row in 0..sq {
+                            let seen = whole.visible_keys(stage.batch, row);
+                            let in_part = seen.start.max(rows.start)..seen.end.min(rows.end).max(rows.start);
+                            let found = forward.visible_keys(0, row);
+                            let found = found.start + rows.start..found.end + rows.start;
+                            prop_assert!(found == in_part || found.is_empty() && in_part.is_empty(), "{:?} {:?}", found, in_part);
+                        }
+                        for row in rows {
+                            prop_assert!(stage.kv_heads.clone().all(|head| of_keys.insert((stage.batch, head, row))));
+                        }
+                    }
+                }
+            }
+            prop_assert_eq!(of_queries.len(), whole.batch() * whole.heads() * sq);
+            prop_assert_eq!(of_keys.len(), whole.batch() * whole.kv_heads() * (sq + keys));
+        }
+    }
+
+    #[test]
+    fn a_gradient_that_does_not_wait_is_found() {
+        let whole = problem([1, 2, 1], (64, 64), (None, Some(0)));
+        let shard = Shard::new(&whole, 1, 4, Partition::ZigZag).unwrap();
+        let schedule = Schedule::backward(&shard, StageHeads { first: 1, growth: 1 }).unwrap();
+        assert_eq!(schedule.defect(&shard), None);
+        let mut unseen = Vec::new();
+        for (index, step) in schedule.steps.iter().enumerate() {
+            for dropped in 0..step.after.len() {
+                let mut changed = schedule.clone();
+                changed.steps[index].after.remove(dropped);
+                if changed.defect(&shard).is_none() {
+                    unseen.push(index);
+                }
+            }
+        }
+        // What is on the stream of what it waits for waits without being told.
+        let streams = unseen.iter().map(|&index| schedule.steps[index].stream);
+        assert!(streams.clone().all(|stream| stream != Stream::Copies), "{unseen:?}");
+        assert!(unseen.len() <= 4, "{unseen:?}");
     }
 
     #[test]

@@ -45,7 +45,15 @@ impl<T: Element<Output = T>> Made<T> {
             (vec![T::from_f32(f32::NAN); o_layout.span()], vec![f32::NAN; forward.lse_len()]);
         cpu::forward(&forward, &inputs[0], &inputs[1], &inputs[2], &mut o, Some(&mut lse)).unwrap();
         let dout = tensor(&layouts.dout, seed.wrapping_mul(9));
-        Self { problem: BackwardProblem::new(forward, layouts).unwrap(), inputs, o, lse, dout, dlse: None }
+        Self {
+            problem: BackwardProblem::new(forward, layouts).unwrap(),
+            inputs,
+            o,
+            lse,
+            dout,
+            dlse: None,
+            delta: None,
+        }
     }
 
     /// With a gradient of lse, which is NaN where a row sees neither a key nor a sink.
@@ -71,12 +79,21 @@ impl<T: Element<Output = T>> Made<T> {
 
     pub(crate) fn inputs(&self) -> BackwardInputs<'_, T> {
         let [q, k, v] = &self.inputs;
-        BackwardInputs { q, k, v, o: &self.o, lse: &self.lse, dout: &self.dout, dlse: self.dlse.as_deref() }
+        BackwardInputs {
+            q,
+            k,
+            v,
+            o: &self.o,
+            lse: &self.lse,
+            dout: &self.dout,
+            dlse: self.dlse.as_deref(),
+            delta: None,
+        }
     }
 
     pub(crate) fn gradient_inputs(&self) -> GradientInputs<'_, T> {
         let [q, k, v] = &self.inputs;
-        GradientInputs { q, k, v, dout: &self.dout, dlse: self.dlse.as_deref() }
+        GradientInputs { q, k, v, dout: &self.dout, dlse: self.dlse.as_deref(), delta: None }
     }
 
     /// The gradients, in buffers of a value that nothing computes.
@@ -98,8 +115,13 @@ impl<T: Element<Output = T>> Made<T> {
         let [mut dq, mut dk, mut dv] = [dq, dk, dv].map(|layout| vec![T::from_f32(-77.0); layout.span() + 3]);
         let sinks = self.problem.forward().per_head().sinks;
         let mut dsinks = sinks.map(|sinks| vec![-77.0; sinks.len() + 1]);
-        let outputs =
-            BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv, dsinks: dsinks.as_deref_mut() };
+        let outputs = BackwardOutputs {
+            dq: &mut dq,
+            dk: &mut dk,
+            dv: &mut dv,
+            dsinks: dsinks.as_deref_mut(),
+            delta: None,
+        };
         backend.run(&plan, self.inputs(), outputs)?;
         Ok(Ran { gradients: [dq, dk, dv], dsinks, plan })
     }

@@ -1,15 +1,18 @@
 //! A rank in a process of its own, with NCCL.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::rank::Rank;
-use super::{ShardAddresses, describe};
+use super::sharded::{Planned, Sharded};
+use super::{ShardAddresses, check_lse, describe, tensors};
+use crate::backward::BackwardProblem;
 use crate::cuda::Cuda;
 use crate::cuda::driver::{Event, Stream};
 use crate::cuda::nccl::{Communicator, Memory, Nccl, UniqueId, version_name};
-use crate::distributed::{Gather, Group, Partition, Schedule, Shard, StageHeads, World, request_of_one};
-use crate::{Error, Plan, Problem, Request, Result};
+use crate::distributed::{Gather, Gathered, Group, Partition, Shard, World};
+use crate::{Error, Problem, Result};
 
 /// A rank among others that have met, each in a process with a GPU of its own.
 ///
@@ -87,50 +90,42 @@ impl Distributed {
         self.group.agree(&[], patience)
     }
 
-    /// Plans this rank's part of a forward pass, in the tiles of one GPU, and takes the memory that it needs
-    /// beside its tensors. All ranks call it together.
+    /// Plans this rank's part of a forward or backward pass, in the tiles of one GPU, and takes the memory
+    /// that it needs beside its tensors. All ranks call it together.
     ///
     /// # Errors
-    /// As [`Shard::new`] and [`Plan::new`], when ranks name different problems, when a GPU has not enough
-    /// memory, and when a rank is gone.
-    pub fn plan(&self, problem: &Problem, partition: Partition, request: &Request) -> Result<RankPlan<'_>> {
-        let planned = self.planned(problem, partition, request);
-        self.group.agree(&agreed(problem, partition, &planned), self.patience)?;
-        let (shard, schedule, whole) = planned?;
+    /// As [`LocalRanks::new`](super::LocalRanks::new), when ranks name different problems, and when a rank is
+    /// gone.
+    pub fn plan<O: Sharded>(
+        &self,
+        problem: &O,
+        partition: Partition,
+        request: &O::Request,
+    ) -> Result<RankPlan<'_, O>> {
+        let ranks = (self.rank(), self.world(), partition);
+        let planned = problem.planned(self.cuda.device(), ranks, request);
+        self.group.agree(&agreed((O::PASS, problem.whole()), partition, &planned), self.patience)?;
+        let planned = planned?;
         let nccl = Nccl::get()?;
         let reasons = vec![
             format!("pieces by copy engines, NCCL {} of {}", version_name(nccl.version()), nccl.file()),
-            describe(&shard, &schedule, &whole),
+            describe(&planned),
         ];
         let until = Instant::now() + self.patience;
-        let memory = |len: usize| {
+        let gathered = tensors(&planned, |bytes| {
             let communicators = [&self.forth, &self.back];
             let keep_on = || keep_on(&self.group, until);
-            Memory::new(&self.cuda.context, len * problem.dtype().bytes(), &communicators, &keep_on)
-        };
-        let [k, v] = schedule.gathered;
-        let gathered = [memory(k)?, memory(v)?];
-        let addresses = gathered.each_ref().map(Memory::address);
-        let rank = Rank::new(&self.cuda, &whole, (shard, schedule), addresses)?;
+            Memory::new(&self.cuda.context, bytes, &communicators, &keep_on)
+        })?;
+        let addresses = gathered.each_ref().map(|memory| memory.as_ref().map_or(0, Memory::address));
+        let rank = Rank::new(&self.cuda, planned, addresses)?;
         let end = Event::untimed(&self.cuda.context)?;
-        Ok(RankPlan { of: self, rank, gathered, end, reasons })
+        Ok(RankPlan { of: self, rank, gathered, end, reasons, pass: PhantomData })
     }
 
     fn abort(&self) {
         self.forth.abort();
         self.back.abort();
-    }
-
-    fn planned(
-        &self,
-        problem: &Problem,
-        partition: Partition,
-        request: &Request,
-    ) -> Result<(Shard, Schedule, Plan)> {
-        let shard = Shard::new(problem, self.rank(), self.world(), partition)?;
-        let schedule = Schedule::forward(&shard, StageHeads::of(&shard))?;
-        let request = request_of_one(problem, request);
-        Ok((shard, schedule, Plan::new(problem, self.cuda.device(), &request)?))
     }
 }
 
@@ -145,16 +140,17 @@ impl Drop for Distributed {
 
 /// What ranks must agree in before they compute a problem.
 fn agreed(
-    problem: &Problem,
+    (pass, problem): (&str, &Problem),
     partition: Partition,
-    planned: &Result<(Shard, Schedule, Plan)>,
-) -> [(&'static str, String); 14] {
+    planned: &Result<Planned>,
+) -> [(&'static str, String); 15] {
     let tile = match planned {
-        Ok((.., whole)) => format!("{} {:?}", whole.kernel().name(), whole.tile()),
+        Ok(planned) => planned.tiles.clone(),
         Err(error) => format!("none, for {error}"),
     };
     let (window, lists) = (problem.window(), problem.per_head());
     [
+        ("pass", pass.to_owned()),
         ("batch", problem.batch().to_string()),
         ("seqlen_q", problem.seqlen_q().to_string()),
         ("seqlen_k", problem.seqlen_k().to_string()),
@@ -183,15 +179,16 @@ fn keep_on(group: &Group, until: Instant) -> Result<()> {
 }
 
 /// What a rank is ready to compute with the others.
-pub struct RankPlan<'a> {
+pub struct RankPlan<'a, O: Sharded = Problem> {
     of: &'a Distributed,
     rank: Rank,
-    gathered: [Memory; 2],
+    gathered: [Option<Memory>; Gathered::COUNT],
     end: Event,
     reasons: Vec<String>,
+    pass: PhantomData<O>,
 }
 
-impl RankPlan<'_> {
+impl<O: Sharded> RankPlan<'_, O> {
     /// The rank's part.
     pub const fn shard(&self) -> &Shard {
         self.rank.shard()
@@ -204,21 +201,14 @@ impl RankPlan<'_> {
 
     /// Bytes of device memory that the rank takes beside its tensors.
     pub fn memory_bytes(&self) -> usize {
-        self.gathered.iter().map(Memory::bytes).sum::<usize>() + self.rank.bytes()
+        self.gathered.iter().flatten().map(Memory::bytes).sum::<usize>() + self.rank.bytes()
     }
 
-    /// Enqueues the rank's work behind what is on `stream`, and returns; outputs are there once the stream
-    /// gets so far. All ranks call it together.
-    ///
-    /// # Errors
-    /// When a rank is gone, and when the driver or NCCL refuses something.
+    /// Enqueues the rank's work ([`RankPlan::forward`], [`RankPlan::backward`]).
     ///
     /// # Safety
-    /// The addresses are memory of this rank's GPU that its shard's views stay inside of, aligned to their
-    /// element type; lse is as long as [`Shard::lse_len`]. They and the stream stay alive until the work is
-    /// over. Nothing else writes the tensors meanwhile, and outputs overlap nothing. The stream is that of
-    /// the call before, or waits for it.
-    pub unsafe fn forward(&self, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
+    /// As there.
+    unsafe fn run(&self, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
         self.of.group.check()?;
         // SAFETY: the caller's promise.
         unsafe { self.rank.place(addresses, stream) }?;
@@ -232,10 +222,10 @@ impl RankPlan<'_> {
     }
 
     fn gather(&self, gather: &Gather, copies: Stream, until: Instant) -> Result<()> {
-        let memory = &self.gathered[gather.tensor.index()];
-        let element = self.shard().problem().dtype().bytes();
+        let memory = self.gathered[gather.tensor.index()].as_ref().map_or(0, Memory::address);
+        let element = gather.tensor.dtype(self.shard().problem().dtype()).bytes();
         let communicator = if gather.reversed { &self.of.back } else { &self.of.forth };
-        let first = memory.address() + (gather.first * element) as u64;
+        let first = memory + (gather.first * element) as u64;
         let keep_on = || keep_on(&self.of.group, until);
         // SAFETY: all ranks go through the same schedule; the memory is as long as that says, and is freed
         // when streams are done with it.
@@ -266,7 +256,41 @@ impl RankPlan<'_> {
     }
 }
 
-impl Drop for RankPlan<'_> {
+impl RankPlan<'_> {
+    /// Enqueues the rank's work behind what is on `stream`, and returns; outputs are there once the stream
+    /// gets so far. All ranks call it together.
+    ///
+    /// # Errors
+    /// When a rank is gone, and when the driver or NCCL refuses something.
+    ///
+    /// # Safety
+    /// The addresses are memory of this rank's GPU that its shard's views stay inside of, aligned to their
+    /// element type; lse is as long as [`Shard::lse_len`]. They and the stream stay alive until the work is
+    /// over. Nothing else writes the tensors meanwhile, and outputs overlap nothing. The stream is that of
+    /// the call before, or waits for it.
+    pub unsafe fn forward(&self, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.run(addresses, stream) }
+    }
+}
+
+impl RankPlan<'_, BackwardProblem> {
+    /// Enqueues the rank's gradients, as [`RankPlan::forward`] its outputs, from O and lse of the forward
+    /// pass.
+    ///
+    /// # Errors
+    /// As there, and when lse was left out.
+    ///
+    /// # Safety
+    /// As there, of all that [`ShardAddresses`] has.
+    pub unsafe fn backward(&self, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
+        check_lse(std::slice::from_ref(addresses))?;
+        // SAFETY: the caller's promise.
+        unsafe { self.run(addresses, stream) }
+    }
+}
+
+impl<O: Sharded> Drop for RankPlan<'_, O> {
     fn drop(&mut self) {
         // Memory is freed next; whoever waited has heard of what failed.
         let _ = self.wait(self.of.patience);
