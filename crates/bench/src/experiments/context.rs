@@ -144,9 +144,7 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     let problems = args.problems()?;
     let world = World::launched()?;
     if args.on_one && (world.is_some() || args.transport == Transport::NcclCe) {
-        return Err(usage(
-            "--on-one is for ranks of one process: with nccl-ce each has a GPU of its own".to_owned(),
-        ));
+        return Err(usage("--on-one is for ranks of one process: with nccl-ce each has a GPU of its own"));
     }
     let (ranks, transport) = match (&world, args.transport) {
         (Some(world), _) => {
