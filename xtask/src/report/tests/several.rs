@@ -55,10 +55,10 @@ fn all_documents_of_several_gpus_are_in_two_charts() {
     put_as(folder.path(), "context_of_four", |document| {
         sides(document, (16, 16), &[32_768, 1_048_576], &[("together, nccl-ce", 4, 550.0, Some(85.0))]);
     });
-    put_as(folder.path(), "elsewhere", |document| document["experiment"] = "decode".into());
+    put_as(folder.path(), "unrelated", |document| document["experiment"] = "decode".into());
     let (markdown, html) = report(folder.path());
     for text in [
-        "One problem on several GPUs runs at 85 % (32768 tokens, 4 GPUs) to 95 % (32768 tokens, 2 GPUs) of",
+        "One problem on several GPUs runs at 85 % (32768 tokens, 4 GPUs) to 95 % (131072 tokens, 2 GPUs) of",
         "[JSON](context_of_four.json), `rows[0]`",
         "](plots/context-speed.svg)",
         "](plots/context-linear.svg)",
@@ -67,7 +67,7 @@ fn all_documents_of_several_gpus_are_in_two_charts() {
     ] {
         assert!(markdown.contains(text), "{text}: {markdown}");
     }
-    assert!(!markdown.contains("elsewhere") && !markdown.contains("## Forward"), "{markdown}");
+    assert!(!markdown.contains("unrelated") && !markdown.contains("## Forward"), "{markdown}");
     assert!(!markdown.contains("is not there"), "a folder of this alone lacks no other document: {markdown}");
     assert!(html.contains("<section id=\"context_of_four\">"), "{html}");
     let speed = plot(folder.path(), "context-speed");
