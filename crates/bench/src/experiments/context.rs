@@ -1,7 +1,9 @@
 //! Context parallelism: one problem on several GPUs, in turns with one GPU, and with each GPU by itself at
 //! once.
 
+mod grid;
 mod launch;
+mod record;
 mod team;
 mod tensors;
 
@@ -10,22 +12,30 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use flash_attention::cuda::Cuda;
 use flash_attention::distributed::{Distributed, LocalRanks, Partition, World, request_of_one};
-use flash_attention::{DType, Element, Options, Plan, Problem, Request, Tensors};
-use serde::Serialize;
+use flash_attention::{BackendKind, DType, Element, Plan, Problem, Request};
 
-use crate::args::{BackendArgs, Choice, ReportArgs, at_least_one, named, seconds};
+use crate::args::{
+    BackendArgs, Choice, Grid, LabArgs, MeasureArgs, ReportArgs, at_least_one, named, seconds,
+};
+use crate::failure::usage;
 use crate::inputs::normal;
-use crate::lab::Shared;
+use crate::interrupt;
+use crate::lab::{self, Lab, Recipe, Shared};
 use crate::measure::with_output_element;
-use crate::output::Screen;
 use crate::problem::{Layout, describe};
-use crate::record::Header;
-use crate::session::Session;
-use crate::table::{self, table};
 use crate::timer::Times;
-use launch::{TorchProblems, TorchTime};
+use record::{Measured, Setting};
 use team::{Side, Team, TeamPlan};
 use tensors::{PATTERN, Part, Whole};
+
+const RECIPE: Recipe = Recipe {
+    name: "context",
+    what: "one problem on several GPUs, in turns with one GPU and with each GPU by itself",
+    reported_elsewhere: None,
+    axis: Some("tokens of a sequence"),
+    iterations: 9,
+    scaled: false,
+};
 
 /// Arguments of `context`.
 #[derive(Clone, Debug, clap::Args)]
@@ -36,6 +46,11 @@ pub(crate) struct Args {
     /// Put all ranks on the first GPU, where they take turns: their bits, and no speed
     #[arg(long)]
     on_one: bool,
+    /// The problems whose figures are published, in place of those of other arguments; PyTorch computes those
+    /// of up to 262,144 tokens
+    #[arg(long, value_parser = named(&Grid::ALL, Grid::name))]
+    #[arg(conflicts_with_all = ["seq", "batch", "heads", "kv_heads", "dim", "dtype", "full", "window_left"])]
+    grid: Option<Grid>,
     /// Tokens of each sequence
     #[arg(long, value_name = "ROWS,…", value_delimiter = ',', default_values_t = [32_768_usize, 131_072, 262_144])]
     seq: Vec<usize>,
@@ -85,42 +100,6 @@ pub(crate) struct Args {
     report: ReportArgs,
 }
 
-#[derive(Serialize)]
-struct Document {
-    #[serde(flatten)]
-    header: Header,
-    gpus: usize,
-    partition: &'static str,
-    transport: &'static str,
-    rows: Vec<RowRecord>,
-    torch: Vec<TorchTime>,
-    passed: bool,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct RowRecord {
-    problem: String,
-    seq: usize,
-    flops: f64,
-    /// One GPU by itself.
-    one_s: f64,
-    /// The slowest of all GPUs, each with the whole problem.
-    independent_s: f64,
-    /// All GPUs together.
-    together_s: f64,
-    turns: usize,
-    /// one / (GPUs · together).
-    of_linear: f64,
-    /// independent / (GPUs · together): what is left of it where GPUs share nothing but their power.
-    of_independent: f64,
-    tflops_per_gpu: f64,
-    /// Beside the tensors, of the rank that takes the most.
-    extra_bytes: usize,
-    reasons: Vec<String>,
-    checked_runs: usize,
-    difference: Option<String>,
-}
-
 /// Time of a side's turn.
 const TURN: Duration = Duration::from_millis(150);
 
@@ -161,10 +140,13 @@ enum Ranks {
 }
 
 /// Runs the experiment; false if bits differ.
-pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
-    let screen = args.report.open()?;
+pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
+    let problems = args.problems()?;
     let world = World::launched()?;
-    let ranks = match (&world, args.transport) {
+    if args.on_one && (world.is_some() || args.transport == Transport::NcclCe) {
+        return Err(usage("--on-one is for ranks of one process: with nccl-ce each has a GPU of its own"));
+    }
+    let (ranks, transport) = match (&world, args.transport) {
         (Some(world), _) => {
             anyhow::ensure!(
                 world.size == args.gpus,
@@ -173,11 +155,9 @@ pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
                 args.gpus
             );
             let cuda = Cuda::new(world.local_rank)?;
-            Ranks::Process(Box::new(Distributed::new(
-                world.clone(),
-                &cuda,
-                Duration::from_secs_f64(args.patience),
-            )?))
+            let patience = Duration::from_secs_f64(args.patience);
+            let group = Distributed::new(world.clone(), &cuda, patience)?;
+            (Ranks::Process(Box::new(group)), Transport::NcclCe)
         }
         (None, Transport::NcclCe) => {
             // One line in place of one from each rank.
@@ -186,105 +166,65 @@ pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
         }
         (None, Transport::Peer) => {
             let gpus = (0..args.gpus).map(|gpu| Cuda::new(if args.on_one { 0 } else { gpu }));
-            Ranks::Local(gpus.collect::<flash_attention::Result<Vec<_>>>()?)
+            (Ranks::Local(gpus.collect::<flash_attention::Result<Vec<_>>>()?), Transport::Peer)
         }
     };
-    let is_first = world.is_none_or(|world| world.rank == 0);
-    let first = BackendArgs { backend: Some(flash_attention::BackendKind::Cuda), device: None };
-    let session = Session::open(&first)?;
-    if is_first {
-        session.header(&screen)?;
-    }
-    let mut rows = Vec::new();
-    for &seq in &args.seq {
-        let problem = problem(args, seq)?;
-        let row = with_output_element!(args.dtype, of_problem(args, &ranks, &problem))?;
-        if is_first {
-            row.reasons.iter().try_for_each(|reason| screen.line(reason))?;
+    if world.is_some_and(|world| world.rank > 0) {
+        let mut passed = true;
+        for problem in &problems {
+            passed &= measure(args, &ranks, problem)?.difference.is_none();
         }
-        rows.push(row);
-    }
-    let passed = rows.iter().all(|row| row.difference.is_none());
-    if !is_first {
         return Ok(passed);
     }
-    let torch = match &args.peer {
-        Some(choice) => torch(args, choice, &rows, &screen)?,
-        None => Vec::new(),
-    };
-    screen.line(table(
-        &[
-            "problem",
-            "one GPU",
-            "each by itself",
-            "together",
-            "of linear",
-            "TFLOP/s a GPU",
-            "turns",
-            "extra",
-            "bits",
-        ],
-        rows.iter().map(cells).collect(),
-    ))?;
-    let header = Header::new("context", &session, args.report.seed);
-    let partition = if args.contiguous { "contiguous" } else { "zigzag" };
-    let transport = match &ranks {
-        Ranks::Local(_) => Transport::Peer,
-        Ranks::Process(_) => Transport::NcclCe,
-    };
-    let document =
-        Document { header, gpus: args.gpus, partition, transport: transport.name(), rows, torch, passed };
-    args.report.write(&document, &screen)?;
-    Ok(passed)
+    lab::run(&RECIPE, &args.of_lab(), shared, |lab| {
+        let setting = Setting::new(args, transport);
+        lab.note(setting.note());
+        let mut measured = Vec::new();
+        for problem in &problems {
+            lab.line(describe(problem, Layout::Bshd))?;
+            let found = measure(args, &ranks, problem)?;
+            found.notes().into_iter().for_each(|note| lab.note(note));
+            found.rows(&setting).into_iter().try_for_each(|row| lab.push(row).map(drop))?;
+            measured.push(found);
+        }
+        args.peer.as_ref().map_or(Ok(()), |choice| torch(args, choice, &measured, lab))
+    })
 }
 
-/// PyTorch's times of the same problems, and how much faster the ranks here are.
-fn torch(args: &Args, choice: &Choice, rows: &[RowRecord], screen: &Screen) -> Result<Vec<TorchTime>> {
-    let problems = TorchProblems {
-        batch: args.batch,
-        heads: args.heads,
-        kv_heads: args.kv_heads.unwrap_or(args.heads),
-        dim: args.dim,
-        dtype: args.dtype.name(),
-        causal: !args.full,
-        seq: &args.seq,
-    };
-    let times = launch::torch(&choice.python, args.gpus, &problems)?;
-    for time in &times {
-        let name = format!("PyTorch's context_parallel, {}, S={}", time.backend, time.seq);
-        let ours = rows.iter().find(|row| row.seq == time.seq).map(|row| row.together_s);
-        screen.line(match (time.seconds, ours) {
-            (Some(theirs), Some(ours)) => {
-                format!("{name}: {}, {:.2} times as long as together", table::seconds(theirs), theirs / ours)
-            }
-            _ => format!("{name}: {}", time.error.as_deref().unwrap_or("no time")),
-        })?;
+impl Args {
+    /// What the lab takes of them. PyTorch's ranks are processes of their own.
+    fn of_lab(&self) -> LabArgs {
+        LabArgs {
+            peer: None,
+            backend: BackendArgs { backend: Some(BackendKind::Cuda), device: None },
+            measure: MeasureArgs {
+                warmup: None,
+                iterations: Some(self.iterations),
+                budget: self.budget,
+                force: false,
+            },
+            report: self.report.clone(),
+        }
     }
-    Ok(times)
 }
 
-fn cells(row: &RowRecord) -> Vec<String> {
-    vec![
-        row.problem.clone(),
-        table::seconds(row.one_s),
-        table::seconds(row.independent_s),
-        table::seconds(row.together_s),
-        format!("{:.1} %", 100.0 * row.of_linear),
-        format!("{:.0}", row.tflops_per_gpu),
-        row.turns.to_string(),
-        format!("{:.2} GiB", row.extra_bytes as f64 / f64::from(1 << 30)),
-        match &row.difference {
-            None => format!("the same, {} runs", row.checked_runs),
-            Some(difference) => format!("FAIL: {difference}"),
-        },
-    ]
+/// PyTorch's times of the same problems.
+fn torch(args: &Args, choice: &Choice, measured: &[Measured], lab: &mut Lab) -> Result<()> {
+    let measured: Vec<_> = measured.iter().filter(|measured| args.is_for_peer(&measured.problem)).collect();
+    let problems = measured.iter().map(|measured| &measured.problem);
+    let times = launch::torch(&choice.python, args.gpus, problems)?;
+    if let Some(time) = times.first() {
+        lab.note(format!("PyTorch {} ran behind the others, not in turns", time.version));
+    }
+    for time in &times {
+        let of = measured.get(time.problem).context("PyTorch names a problem that it was not given")?;
+        lab.push(of.torch_row(args.gpus, time))?;
+    }
+    Ok(())
 }
 
-fn problem(args: &Args, seq: usize) -> Result<Problem> {
-    let of = |heads| Layout::Bshd.tensor(args.batch, seq, heads, args.dim);
-    let (q, k) = (of(args.heads), of(args.kv_heads.unwrap_or(args.heads)));
-    let options = Options { causal: !args.full, window: (args.window_left, None), ..Options::default() };
-    Ok(Problem::new(Tensors { q, k, v: k, o: q }, args.dtype, options)?)
+fn measure(args: &Args, ranks: &Ranks, problem: &Problem) -> Result<Measured> {
+    with_output_element!(args.dtype, of_problem(args, ranks, problem))
 }
 
 /// Products that a GPU may be expected to compute in a second, for how often a side runs in a turn.
@@ -299,7 +239,7 @@ fn effort(args: &Args, problem: &Problem) -> ([usize; 3], usize) {
     (runs, ((args.budget / turn) as usize).clamp(2, args.iterations.max(2)))
 }
 
-fn of_problem<T: Element<Output = T>>(args: &Args, ranks: &Ranks, problem: &Problem) -> Result<RowRecord> {
+fn of_problem<T: Element<Output = T>>(args: &Args, ranks: &Ranks, problem: &Problem) -> Result<Measured> {
     let pattern = [0, 1, 2].map(|tensor| normal::<T>(args.report.seed, tensor, PATTERN));
     let partition = if args.contiguous { Partition::Contiguous } else { Partition::ZigZag };
     let request = request_of_one(problem, &Request::default());
@@ -323,6 +263,7 @@ fn of_problem<T: Element<Output = T>>(args: &Args, ranks: &Ranks, problem: &Prob
     let (mut difference, mut checked) = (None, 0);
     let expected = if args.check > 0 { Some(wholes[0].outputs()?) } else { None };
     while let Some(expected) = expected.as_ref().filter(|_| checked < args.check && difference.is_none()) {
+        interrupt::check()?;
         team.poison()?;
         team.enqueue()?;
         team.wait()?;
@@ -334,34 +275,33 @@ fn of_problem<T: Element<Output = T>>(args: &Args, ranks: &Ranks, problem: &Prob
     drop(expected);
     let (runs, turns) = effort(args, problem);
     // What takes seconds is warm from the run that was checked.
-    if problem.flops() < 2.0 * FLOPS {
-        for (side, runs) in Side::ALL.into_iter().zip(runs) {
+    let is_short = problem.flops() < 2.0 * FLOPS;
+    let warmup = if is_short { runs } else { [0; 3] };
+    if is_short {
+        for (side, runs) in Side::ALL.into_iter().zip(warmup) {
             side.time((&team, &wholes), runs)?;
         }
     }
     let mut times: [Vec<f64>; 3] = Default::default();
+    let mut of_ranks = Vec::new();
     for _ in 0..turns {
+        interrupt::check()?;
         for ((side, runs), times) in Side::ALL.into_iter().zip(runs).zip(&mut times) {
             times.push(side.time((&team, &wholes), runs)?);
         }
+        if args.on_one {
+            of_ranks.push(team.slowest_rank(runs[2])?);
+        }
     }
-    let [one_s, independent_s, together_s] =
-        times.map(|seconds| Times { warmup_runs: runs[0], seconds }.median());
-    let count = if args.on_one { 1.0 } else { args.gpus as f64 };
-    Ok(RowRecord {
-        problem: describe(problem, Layout::Bshd),
-        seq: problem.seqlen_q(),
-        flops: problem.flops(),
-        one_s,
-        independent_s,
-        together_s,
-        turns,
-        of_linear: one_s / (count * together_s),
-        of_independent: independent_s / (count * together_s),
-        tflops_per_gpu: problem.flops() / together_s / count / 1e12,
+    let [one, independent, together] = times;
+    let of_side = |side: usize, seconds| Times { warmup_runs: warmup[side], seconds };
+    Ok(Measured {
+        problem: problem.clone(),
+        times: [of_side(0, one), of_side(1, independent), of_side(2, together)],
         extra_bytes: team.extra_bytes(),
         reasons: team.reasons(),
         checked_runs: checked,
         difference,
+        slowest_rank: args.on_one.then_some(Times { warmup_runs: 0, seconds: of_ranks }),
     })
 }

@@ -54,6 +54,24 @@ impl Team<'_> {
         }
     }
 
+    /// Seconds of a run of each rank by itself, with the keys that the last run of all gathered, of the rank
+    /// that takes longest; 0 where other ranks are in other processes.
+    pub(super) fn slowest_rank(&self, runs: usize) -> Result<f64> {
+        let TeamPlan::Local(ranks) = &self.plan else { return Ok(0.0) };
+        let mut slowest = 0.0_f64;
+        for (rank, part) in self.parts.iter().enumerate() {
+            let start = Instant::now();
+            for _ in 0..runs {
+                // SAFETY: the tensors are as long as the shards say, and live until the stream's work is
+                // over; it is the stream of the call before.
+                unsafe { ranks.forward_gathered(rank, &part.addresses(), part.stream()) }?;
+            }
+            ranks.wait()?;
+            slowest = slowest.max(start.elapsed().as_secs_f64() / runs as f64);
+        }
+        Ok(slowest)
+    }
+
     /// Waits for the other processes.
     fn meet(&self) -> Result<()> {
         match &self.plan {

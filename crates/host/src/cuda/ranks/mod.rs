@@ -110,13 +110,9 @@ impl<O: Sharded> LocalRanks<O> {
                 return Err(Error::Context { reason });
             }
         }
-        for (index, ((rank, addresses), &stream)) in self.ranks.iter().zip(addresses).zip(streams).enumerate()
-        {
-            for other in self.others(index) {
-                rank.placing().try_for_each(|stream| other.hold_back_until_gathered(stream))?;
-            }
-            // SAFETY: the caller's promise; other ranks have taken what was placed before.
-            unsafe { rank.place(addresses, stream) }?;
+        for (index, (addresses, &stream)) in addresses.iter().zip(streams).enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { self.place(index, addresses, stream) }?;
         }
         for (index, ((rank, addresses), &stream)) in self.ranks.iter().zip(addresses).zip(streams).enumerate()
         {
@@ -129,6 +125,45 @@ impl<O: Sharded> LocalRanks<O> {
             self.ends[index].record(stream)?;
         }
         Ok(())
+    }
+
+    /// Enqueues the work of one rank alone, with the other ranks' keys and values as the last call of
+    /// [`Self::forward`] gathered them, and returns: what a rank does where links take no time.
+    ///
+    /// # Errors
+    /// When there is no such rank, and when a driver refuses a launch.
+    ///
+    /// # Safety
+    /// As [`Self::forward`], of this rank.
+    pub unsafe fn forward_gathered(
+        &self,
+        rank: usize,
+        addresses: &ShardAddresses,
+        stream: Stream,
+    ) -> Result<()> {
+        if rank >= self.world() {
+            let reason = format!("there is no rank {rank} among {} ranks", self.world());
+            return Err(Error::Context { reason });
+        }
+        // SAFETY: the caller's promise; keys that are gathered stay until another call gathers them again.
+        unsafe {
+            self.place(rank, addresses, stream)?;
+            self.ranks[rank].attend(addresses, stream, &mut |_, _, _| Ok(()))?;
+        }
+        self.ends[rank].record(stream)
+    }
+
+    /// Enqueues a rank's rows to where they belong, behind the other ranks' gathers of those before.
+    ///
+    /// # Safety
+    /// As [`Self::forward`], of this rank.
+    unsafe fn place(&self, index: usize, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
+        let rank = &self.ranks[index];
+        for other in self.others(index) {
+            rank.placing().try_for_each(|stream| other.hold_back_until_gathered(stream))?;
+        }
+        // SAFETY: the caller's promise; other ranks have taken what was placed before.
+        unsafe { rank.place(addresses, stream) }
     }
 
     /// Waits for the last call's work.
