@@ -31,7 +31,7 @@ impl<T: Element> Gradients<T> {
     pub(crate) fn new(forward: Problem, (o, lse): (Vec<T>, Vec<f32>), seed: u64) -> Result<Self> {
         let problem = BackwardProblem::like(forward)?;
         let dout = normal(seed, 4, problem.layouts().dout.span());
-        Ok(Self { problem, o, lse, dout, dlse: None, delta: None })
+        Ok(Self { problem, o, lse, dout, dlse: None })
     }
 
     /// With a random gradient of lse, NaN where a row sees neither a key nor a sink.
@@ -58,7 +58,7 @@ impl<T: Element> Gradients<T> {
     /// The reference's gradients of the heads that are checked.
     pub(crate) fn expected(&self, inputs: &Inputs<T>) -> ExpectedGradients<T> {
         let (q, k, v) = inputs.tensors();
-        let inputs = GradientInputs { q, k, v, dout: &self.dout, dlse: self.dlse.as_deref(), delta: None };
+        let inputs = GradientInputs { q, k, v, dout: &self.dout, dlse: self.dlse.as_deref() };
         self.problem.expected(inputs, &self.problem.sample(CHECKED_HEADS))
     }
 

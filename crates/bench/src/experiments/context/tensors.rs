@@ -133,7 +133,7 @@ impl Part {
     pub(super) fn addresses(&self) -> ShardAddresses {
         let at = |offset: usize| self.memory.address() + offset as u64;
         let Places { q, k, v, o, lse, .. } = self.places;
-        ShardAddresses { q: at(q), k: at(k), v: at(v), o: at(o), lse: Some(at(lse)) }
+        ShardAddresses { q: at(q), k: at(k), v: at(v), o: at(o), lse: Some(at(lse)), ..ShardAddresses::default() }
     }
 
     pub(super) fn stream(&self) -> Stream {
