@@ -298,6 +298,11 @@ impl Problem {
         self
     }
 
+    /// The same attention whose queries see all keys.
+    pub(crate) fn without_window(&self) -> Self {
+        Self { window: (None, None), ..self.clone() }
+    }
+
     /// The same attention of so many sequences with `seqlen` rows and keys each, contiguous: to be planned,
     /// not run.
     pub(crate) fn standing_for(&self, batch: usize, seqlen: usize) -> Self {

@@ -3,6 +3,8 @@
 #[cfg(feature = "sim")]
 mod run;
 
+#[cfg(all(feature = "sim", feature = "testing"))]
+use crate::operation::Launch;
 use crate::{BackendKind, Device, Element, Operation, Plan, Result};
 
 /// Shared memory of a block on Hopper (CUDA C++ Programming Guide, technical specifications).
@@ -72,6 +74,19 @@ impl Sim {
         outputs: &mut O::Outputs<'_, T>,
     ) -> Result<Traffic> {
         run::run(self, plan, inputs, outputs)
+    }
+
+    /// As [`Self::run`], of the launches that `some` leaves of the plan's, in a workspace of the caller's.
+    #[cfg(all(feature = "sim", feature = "testing"))]
+    pub(crate) fn run_some<O: Operation, T: Element, W>(
+        &self,
+        plan: &Plan<O>,
+        some: impl Fn(&[Launch<O>]) -> &[Launch<O>],
+        (inputs, outputs): (O::Inputs<'_, T>, &mut O::Outputs<'_, T>),
+        workspace: &mut [W],
+    ) -> Result<Traffic> {
+        plan.check(&self.device, inputs, outputs)?;
+        run::run_some(self, plan, some, (inputs, outputs), workspace)
     }
 
     /// [`Self::run`] of a call that was checked, where no simulator was built.

@@ -1,9 +1,12 @@
 //! Context parallelism: one problem on several GPUs, in turns with one GPU, and with each GPU by itself at
 //! once.
 
+mod decode;
 mod grid;
 mod launch;
+mod pass;
 mod record;
+mod rows;
 mod team;
 mod tensors;
 
@@ -11,22 +14,20 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use flash_attention::cuda::Cuda;
-use flash_attention::distributed::{Distributed, LocalRanks, Partition, World, request_of_one};
-use flash_attention::{BackendKind, DType, Element, Plan, Problem, Request};
+use flash_attention::distributed::{Distributed, World};
+use flash_attention::{BackendKind, DType, Problem};
 
 use crate::args::{
     BackendArgs, Choice, Grid, LabArgs, MeasureArgs, ReportArgs, at_least_one, named, seconds,
 };
 use crate::failure::usage;
-use crate::inputs::normal;
 use crate::interrupt;
 use crate::lab::{self, Lab, Recipe, Shared};
 use crate::measure::with_output_element;
 use crate::problem::{Layout, describe};
 use crate::timer::Times;
 use record::{Measured, Setting};
-use team::{Side, Team, TeamPlan};
-use tensors::{PATTERN, Part, Whole};
+use team::{Side, Work};
 
 const RECIPE: Recipe = Recipe {
     name: "context",
@@ -69,6 +70,12 @@ pub(crate) struct Args {
     /// Storage type of Q, K, V and O
     #[arg(long, default_value = "bf16", value_parser = named(&DType::RESULTS, DType::name))]
     dtype: DType,
+    /// Gradients: dQ, dK and dV from O, lse and dO
+    #[arg(long, conflicts_with = "peer")]
+    backward: bool,
+    /// Decode: one query row for each sequence, whose --seq keys GPUs share out, bound by memory
+    #[arg(long, conflicts_with_all = ["backward", "full", "window_left", "contiguous", "peer"])]
+    decode: bool,
     /// All queries see all keys; by default none sees a key that comes after it
     #[arg(long)]
     full: bool,
@@ -84,7 +91,7 @@ pub(crate) struct Args {
     /// Seconds after which a rank in another process that says nothing is gone
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds)]
     patience: f64,
-    /// Compare the bits of O and lse with one GPU's, in each of so many runs
+    /// Compare the bits of what is computed with one GPU's, in each of so many runs; with --decode, the errors
     #[arg(long, value_name = "RUNS", num_args = 0..=1, default_value_t = 1, default_missing_value = "100")]
     check: usize,
     /// Turns of each side, at least 2
@@ -139,6 +146,25 @@ enum Ranks {
     Process(Box<Distributed>),
 }
 
+impl Ranks {
+    /// The GPUs of this process, each once.
+    fn each_gpu(&self, args: &Args) -> &[Cuda] {
+        match self {
+            Self::Local(gpus) if args.on_one => &gpus[..1],
+            Self::Local(gpus) => gpus,
+            Self::Process(group) => std::slice::from_ref(group.cuda()),
+        }
+    }
+
+    /// The other processes, where there are some.
+    fn group(&self) -> Option<&Distributed> {
+        match self {
+            Self::Local(_) => None,
+            Self::Process(group) => Some(group),
+        }
+    }
+}
+
 /// Runs the experiment; false if bits differ.
 pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     let problems = args.problems()?;
@@ -172,7 +198,7 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     if world.is_some_and(|world| world.rank > 0) {
         let mut passed = true;
         for problem in &problems {
-            passed &= measure(args, &ranks, problem)?.difference.is_none();
+            passed &= measure(args, &ranks, problem)?.passed();
         }
         return Ok(passed);
     }
@@ -224,84 +250,60 @@ fn torch(args: &Args, choice: &Choice, measured: &[Measured], lab: &mut Lab) -> 
 }
 
 fn measure(args: &Args, ranks: &Ranks, problem: &Problem) -> Result<Measured> {
-    with_output_element!(args.dtype, of_problem(args, ranks, problem))
+    use decode::measure as decode;
+    use rows::{backward, forward};
+    match (args.decode, args.backward) {
+        (true, _) => with_output_element!(args.dtype, decode(args, ranks, problem)),
+        (_, true) => with_output_element!(args.dtype, backward(args, ranks, problem)),
+        _ => with_output_element!(args.dtype, forward(args, ranks, problem)),
+    }
 }
 
 /// Products that a GPU may be expected to compute in a second, for how often a side runs in a turn.
 const FLOPS: f64 = 600e12;
 
-/// How often each side runs in a turn, and how many turns there are: the same on all ranks.
-fn effort(args: &Args, problem: &Problem) -> ([usize; 3], usize) {
-    let once = problem.flops() / FLOPS + 20e-6;
+/// Seconds that it takes to enqueue one side's work.
+const LAUNCHES: f64 = 20e-6;
+
+/// Seconds of a run from which on a side is warm from the run that was checked.
+const LONG: f64 = 2.0;
+
+/// How often each side runs in a turn, and how many turns there are, where one GPU takes about so many
+/// seconds: the same on all ranks.
+fn effort(args: &Args, once: f64) -> ([usize; 3], usize) {
     let seconds = [once, once, once / args.gpus as f64];
     let runs = seconds.map(|seconds| ((TURN.as_secs_f64() / seconds) as usize).clamp(1, 200));
     let turn: f64 = runs.iter().zip(seconds).map(|(&runs, seconds)| runs as f64 * seconds).sum();
     (runs, ((args.budget / turn) as usize).clamp(2, args.iterations.max(2)))
 }
 
-fn of_problem<T: Element<Output = T>>(args: &Args, ranks: &Ranks, problem: &Problem) -> Result<Measured> {
-    let pattern = [0, 1, 2].map(|tensor| normal::<T>(args.report.seed, tensor, PATTERN));
-    let partition = if args.contiguous { Partition::Contiguous } else { Partition::ZigZag };
-    let request = request_of_one(problem, &Request::default());
-    let (plan, parts, gpus) = match ranks {
-        Ranks::Local(gpus) => {
-            let ranks = LocalRanks::new(gpus, problem, partition, &request)?;
-            let shards = (0..ranks.world()).filter_map(|rank| ranks.shard(rank));
-            let parts = gpus.iter().zip(shards).map(|(gpu, shard)| Part::new(gpu, shard, &pattern));
-            let parts = parts.collect::<Result<_>>()?;
-            (TeamPlan::Local(Box::new(ranks)), parts, if args.on_one { &gpus[..1] } else { &gpus[..] })
-        }
-        Ranks::Process(group) => {
-            let plan = group.plan(problem, partition, &request)?;
-            let parts = vec![Part::new(group.cuda(), plan.shard(), &pattern)?];
-            (TeamPlan::Rank(group, Box::new(plan)), parts, std::slice::from_ref(group.cuda()))
-        }
-    };
-    let mut team = Team { plan, parts };
-    let whole = |gpu: &Cuda| Whole::new(gpu, Plan::new(problem, gpu.device(), &request)?, &pattern);
-    let mut wholes = gpus.iter().map(whole).collect::<Result<Vec<_>>>().context("one GPU's tensors")?;
-    let (mut difference, mut checked) = (None, 0);
-    let expected = if args.check > 0 { Some(wholes[0].outputs()?) } else { None };
-    while let Some(expected) = expected.as_ref().filter(|_| checked < args.check && difference.is_none()) {
-        interrupt::check()?;
-        team.poison()?;
-        team.enqueue()?;
-        team.wait()?;
-        checked += 1;
-        for part in &team.parts {
-            difference = difference.or(part.difference::<T>(expected)?);
-        }
-    }
-    drop(expected);
-    let (runs, turns) = effort(args, problem);
-    // What takes seconds is warm from the run that was checked.
-    let is_short = problem.flops() < 2.0 * FLOPS;
-    let warmup = if is_short { runs } else { [0; 3] };
-    if is_short {
-        for (side, runs) in Side::ALL.into_iter().zip(warmup) {
-            side.time((&team, &wholes), runs)?;
-        }
+/// Seconds of each side in turns, where one GPU takes about `once`; and of the slowest rank by itself, where
+/// ranks share one GPU.
+fn in_turns<W: Work>(
+    args: &Args,
+    group: Option<&Distributed>,
+    sides: (&impl Work, &[W]),
+    once: f64,
+    slowest_rank: impl Fn(usize) -> Result<f64>,
+) -> Result<([Times; 3], Option<Times>)> {
+    let (runs, turns) = effort(args, once);
+    let warmup = if once < LONG { runs } else { [0; 3] };
+    for (side, runs) in Side::ALL.into_iter().zip(warmup).filter(|(_, runs)| *runs > 0) {
+        side.time(group, sides, runs)?;
     }
     let mut times: [Vec<f64>; 3] = Default::default();
     let mut of_ranks = Vec::new();
     for _ in 0..turns {
         interrupt::check()?;
         for ((side, runs), times) in Side::ALL.into_iter().zip(runs).zip(&mut times) {
-            times.push(side.time((&team, &wholes), runs)?);
+            times.push(side.time(group, sides, runs)?);
         }
         if args.on_one {
-            of_ranks.push(team.slowest_rank(runs[2])?);
+            of_ranks.push(slowest_rank(runs[2])?);
         }
     }
     let [one, independent, together] = times;
     let of_side = |side: usize, seconds| Times { warmup_runs: warmup[side], seconds };
-    Ok(Measured {
-        problem: problem.clone(),
-        times: [of_side(0, one), of_side(1, independent), of_side(2, together)],
-        extra_bytes: team.extra_bytes(),
-        reasons: team.reasons(),
-        checked_runs: checked,
-        difference,
-        slowest_rank: args.on_one.then_some(Times { warmup_runs: 0, seconds: of_ranks }),
-    })
+    let of_ranks = (!of_ranks.is_empty()).then_some(Times { warmup_runs: 0, seconds: of_ranks });
+    Ok(([of_side(0, one), of_side(1, independent), of_side(2, together)], of_ranks))
 }

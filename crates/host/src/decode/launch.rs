@@ -8,7 +8,7 @@ use fa_kernels::params::{
 use fa_kernels::ptx::tma;
 
 use super::DecodeProblem;
-use super::plan::{DecodeLaunchDetails, box_rows, pack_rows, pack_tiles};
+use super::plan::{DecodeLaunchDetails, SharedSplits, box_rows, pack_rows, pack_tiles};
 use crate::forward::{Addresses, PerHead};
 use crate::launch::{attention_params, check_aligned, check_workspace, class_map, needed, pages, strides};
 use crate::operation::Launch;
@@ -237,7 +237,7 @@ fn pack_map(address: u64, q: &TensorLayout, head_bits: u32) -> TensorMap {
 }
 
 /// Bytes of O and of the log-sum-exps of so many splits.
-pub(super) fn partial_bytes(problem: &Problem, num_splits: usize) -> [u128; 2] {
+pub(crate) fn partial_bytes(problem: &Problem, num_splits: usize) -> [u128; 2] {
     let rows = (4 * num_splits) as u128 * problem.lse_len() as u128;
     [rows * problem.head_dim_v().next_multiple_of(4) as u128, rows]
 }
@@ -260,8 +260,10 @@ fn dense_params(
     workspace: u64,
     attention: &AttentionParams,
 ) -> DecodeParams {
-    let DecodeLaunchDetails { num_splits, split_keys, short_split_bits, enough_sequences, .. } = details;
-    let [partial_o, _] = partial_bytes(problem, num_splits);
+    let DecodeLaunchDetails { num_splits, split_keys, short_split_bits, enough_sequences, shared, .. } =
+        details;
+    let SharedSplits { before, all } = shared.unwrap_or(SharedSplits { before: 0, all: num_splits });
+    let ([o_before, lse_before], [all_o, _]) = (partial_bytes(problem, before), partial_bytes(problem, all));
     let AttentionParams { seqlen_q, heads, group, .. } = *attention;
     // The planner bounds splits, so these casts keep their values.
     DecodeParams {
@@ -276,8 +278,8 @@ fn dense_params(
         v_strides: attention.v_strides,
         o_strides: attention.o_strides,
         cache: CacheParams {
-            partial_o: workspace,
-            partial_lse: workspace + partial_o as u64,
+            partial_o: workspace + o_before as u64,
+            partial_lse: workspace + (all_o + lse_before) as u64,
             rows: problem.lse_len() as u64,
             num_splits: Divisor::new(num_splits as u32),
             split_keys: split_keys as u32,

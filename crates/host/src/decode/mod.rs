@@ -13,8 +13,8 @@ mod widened;
 
 pub use cache::{CacheData, E4m3Cache};
 pub use launch::DecodeAddresses;
-pub(crate) use launch::{dense_launch_params, params};
+pub(crate) use launch::{dense_launch_params, params, partial_bytes};
 pub(crate) use operation::without_merging;
-pub(crate) use plan::{Cache, DecodeLaunchDetails, FewQueries, splits_forward};
+pub(crate) use plan::{Cache, DecodeLaunchDetails, FewQueries, SharedSplits, splits_forward};
 pub use plan::{DecodeKernel, DecodePlan, DecodeRequest};
 pub use problem::{DecodeInputs, DecodeOptions, DecodeProblem, MAX_DECODE_SEQLEN_Q, MAX_TREE_SEQLEN_Q};

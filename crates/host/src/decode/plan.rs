@@ -17,6 +17,7 @@ use crate::{BackendKind, Device, Error, Plan, Problem, Result};
 pub(crate) use cache::Cache;
 use cache::Stored;
 pub(crate) use few_queries::{FewQueries, box_rows, splits_forward};
+#[cfg(any(feature = "cuda", feature = "testing"))]
 use splits::that_adds_up;
 pub(crate) use splits::{pack_rows, pack_tiles};
 
@@ -86,6 +87,15 @@ pub struct DecodeRequest {
 /// How a decode problem will be computed.
 pub type DecodePlan = Plan<DecodeProblem>;
 
+/// Where the results of a rank's splits lie among those of all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SharedSplits {
+    /// Splits of the ranks before.
+    pub(crate) before: usize,
+    /// Splits of all ranks.
+    pub(crate) all: usize,
+}
+
 /// What the parameters of a launch need beside its entry.
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeLaunchDetails {
@@ -107,6 +117,8 @@ pub struct DecodeLaunchDetails {
     pub(crate) order: TileOrder,
     /// Where a cache in e4m3 is widened to.
     pub(crate) widened: Option<Widened>,
+    /// Where the results of splits lie, if ranks share out the keys.
+    pub(crate) shared: Option<SharedSplits>,
 }
 
 impl Default for DecodeLaunchDetails {
@@ -121,6 +133,7 @@ impl Default for DecodeLaunchDetails {
             head_bits: 0,
             order: TileOrder::default(),
             widened: None,
+            shared: None,
         }
     }
 }

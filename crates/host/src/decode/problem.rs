@@ -227,6 +227,11 @@ impl DecodeProblem {
         Ok(Self { dense: self.dense.with_cu_seqlens(cu_seqlens_q, &cu_seqlens_k)?, ..self.clone() })
     }
 
+    /// The same problem whose queries see all keys.
+    pub(crate) fn without_window(&self) -> Self {
+        Self { dense: self.dense.without_window(), ..self.clone() }
+    }
+
     /// The same problem with each sequence's keys contiguous and all of them used: shapes, type, mask and
     /// scale, Q and O. Its K and V have the strides of this problem only where that is not paged.
     pub const fn dense(&self) -> &Problem {

@@ -12,8 +12,11 @@
 //! attention  chunks 0, 3   chunks 1, 2    ... those heads' queries meet keys up to their own
 //! ```
 //!
-//! A [`Shard`] is a rank's part of a problem, and a [`Schedule`] its work, as data.
+//! A [`Shard`] is a rank's part of a problem, and a [`Schedule`] its work, as data. Decoding is bound by the bytes
+//! of keys and values instead: they stay where they are, and results of splits are gathered and merged
+//! ([`DecodeShard`]).
 
+mod decode;
 mod frame;
 mod group;
 mod partition;
@@ -24,6 +27,7 @@ mod shard;
 pub mod threads;
 mod world;
 
+pub use decode::DecodeShard;
 pub use group::{Fingerprint, Group, PeerCause};
 pub use partition::{Cut, Half, Partition};
 pub(crate) use requests::Requests;
@@ -34,7 +38,11 @@ pub use shard::{Shard, request_of_one};
 pub use world::World;
 
 #[cfg(feature = "cuda")]
-pub use crate::cuda::ranks::{Distributed, LocalRanks, RankPlan, ShardAddresses, Sharded};
+pub use crate::cuda::ranks::{
+    Distributed, LocalDecode, LocalRanks, RankDecode, RankPlan, ShardAddresses, Sharded,
+};
+#[cfg(feature = "cuda")]
+pub(crate) use decode::{SharedPlan, merging, of_splits};
 
 use crate::{Error, Result};
 

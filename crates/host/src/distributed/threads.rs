@@ -1,14 +1,21 @@
 //! Ranks as threads of one process, over host memory: what schedules and their order are tested with.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
+#[cfg(feature = "sim")]
+use super::decode::{DecodeShard, SharedPlan, merging, of_splits};
 use super::{Attend, Differentiate, Gather, Gathered, Place, Requests, Schedule, Work};
 use crate::append::{AppendInputs, AppendOutputs};
 use crate::backward::{BackwardInputs, BackwardOutputs, BackwardPart, BackwardPlan};
+#[cfg(feature = "sim")]
+use crate::decode::{DecodeInputs, DecodePlan, DecodeRequest};
 use crate::forward::Outputs;
 use crate::operation::bytes_mut;
+#[cfg(feature = "sim")]
+use crate::sim::Sim;
 use crate::{Backend, Element, Error, Plan, Result};
 
 /// A piece of a gathered tensor on its way: which gather of the schedule, whose, and its bytes.
@@ -40,30 +47,25 @@ impl Peers {
         self.rank
     }
 
-    /// Gathers in place, in a tensor of elements of so many bytes; the schedule's gather of this index.
+    /// Gathers in place: the gather of this index, of pieces whose bytes lie where `piece_of` says.
     ///
     /// # Errors
     /// When another rank has gone.
     fn all_gather(
         &mut self,
         at: (usize, usize),
-        gather: &Gather,
-        (into, element): (&mut [u8], usize),
+        piece_of: impl Fn(usize) -> Range<usize>,
+        into: &mut [u8],
     ) -> Result<()> {
-        let world = self.senders.len();
-        let place = |rank: usize| {
-            let piece = gather.piece_of(rank, world);
-            piece.start * element..piece.end * element
-        };
-        let own = into[place(self.rank)].to_vec();
+        let own = into[piece_of(self.rank)].to_vec();
         for (rank, sender) in self.senders.iter().enumerate() {
             if rank != self.rank {
                 let piece = Piece { gather: at, rank: self.rank, bytes: own.clone() };
                 sender.send(piece).map_err(|_| lost(rank))?;
             }
         }
-        let mut missing = world - 1;
-        let mut take = |piece: Piece| into[place(piece.rank)].copy_from_slice(&piece.bytes);
+        let mut missing = self.senders.len() - 1;
+        let mut take = |piece: Piece| into[piece_of(piece.rank)].copy_from_slice(&piece.bytes);
         for piece in self.early.remove(&at).unwrap_or_default() {
             take(piece);
             missing -= 1;
@@ -109,7 +111,12 @@ impl<T: Element> Memory<T> {
 
     /// Takes a gather's pieces of all ranks.
     fn gather(&mut self, peers: &mut Peers, at: (usize, usize), gather: &Gather) -> Result<()> {
-        peers.all_gather(at, gather, self.bytes(gather.tensor))
+        let (world, (into, element)) = (peers.senders.len(), self.bytes(gather.tensor));
+        let piece_of = |rank| {
+            let piece = gather.piece_of(rank, world);
+            piece.start * element..piece.end * element
+        };
+        peers.all_gather(at, piece_of, into)
     }
 }
 
@@ -260,6 +267,33 @@ pub fn backward<T: Element>(
 
 fn other_pass() -> Error {
     Error::Context { reason: "the schedule is of another pass".to_owned() }
+}
+
+/// Decodes a rank's part in the simulator, and gives the plan that it ran. Pieces of what splits give are
+/// fp32.
+///
+/// # Errors
+/// As [`Plan::new`] and [`Sim::run`], and when another rank has gone.
+#[cfg(feature = "sim")]
+pub fn decode<T: Element>(
+    shard: &DecodeShard,
+    (sim, request): (&Sim, &DecodeRequest),
+    peers: &mut Peers,
+    inputs: DecodeInputs<'_, T>,
+    mut outputs: Outputs<'_, T>,
+) -> Result<DecodePlan> {
+    let SharedPlan { plan, partials } = SharedPlan::new(shard, sim.device(), request)?;
+    let len = plan.workspace_bytes() as usize / size_of::<f32>();
+    // Kernels load 16 bytes at a time; what is read before it is written shows as NaN.
+    let mut memory = vec![f32::NAN; len + 3];
+    let first = memory.as_ptr().align_offset(16);
+    let workspace = &mut memory[first..first + len];
+    sim.run_some(&plan, of_splits, (inputs, &mut outputs), workspace)?;
+    for (index, partials) in partials.iter().enumerate() {
+        peers.all_gather((0, index), |rank| partials.piece_of(rank), bytes_mut(workspace))?;
+    }
+    sim.run_some(&plan, merging, (inputs, &mut outputs), workspace)?;
+    Ok(plan)
 }
 
 /// Runs `rank` once for each rank, each in a thread of its own, and returns what they return, in their order.

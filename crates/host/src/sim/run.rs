@@ -19,6 +19,17 @@ pub(super) fn run<O: Operation, T: Element>(
     let mut workspace: Vec<u128> = sim.device.allocate("the workspace", words)?;
     // NaN in every type, so that what is read before it is written shows.
     workspace.fill(u128::MAX);
+    run_some(sim, plan, |launches| launches, (inputs, outputs), &mut workspace)
+}
+
+/// Runs those launches of a plan that `some` leaves of them, in a workspace of the caller's.
+pub(super) fn run_some<O: Operation, T: Element, W>(
+    sim: &Sim,
+    plan: &Plan<O>,
+    some: impl Fn(&[Launch<O>]) -> &[Launch<O>],
+    (inputs, outputs): (O::Inputs<'_, T>, &mut O::Outputs<'_, T>),
+    workspace: &mut [W],
+) -> Result<Traffic> {
     let mut buffers = Vec::new();
     let addresses = O::tensors(plan, inputs, outputs, &mut |tensor| {
         let Tensor { name, layout, element_bytes, data } = tensor;
@@ -27,14 +38,14 @@ pub(super) fn run<O: Operation, T: Element>(
             Data::Output(data) | Data::Updated(data) => {
                 Buffer::read_write(name, data).reaching(layout.byte_rows(element_bytes))
             }
-            Data::Workspace => Buffer::read_write("workspace", &mut workspace),
+            Data::Workspace => Buffer::read_write("workspace", &mut *workspace),
         };
         let address = buffer.address;
         buffers.push(buffer);
         Ok(address)
     })?;
     let mut traffic = Traffic::default();
-    let launches = plan.launches_at(&addresses);
+    let launches = some(plan.launches_at(&addresses));
     let mut neighbours = None;
     for (index, launch) in launches.iter().enumerate() {
         if !launch.beside {

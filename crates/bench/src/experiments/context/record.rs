@@ -2,6 +2,7 @@
 
 use flash_attention::Problem;
 
+use super::decode::Errors;
 use super::launch::TorchTime;
 use super::{Args, Transport};
 use crate::lab::{CheckRecord, Row, RunRecord, Unit};
@@ -21,17 +22,38 @@ pub(super) struct Setting {
 
 /// A problem's results.
 pub(super) struct Measured {
+    /// That of the forward pass.
     pub(super) problem: Problem,
+    pub(super) pass: &'static str,
+    /// Of a run: operations of products, or bytes where these bind; in units for each second.
+    pub(super) work: (Unit, f64),
     /// Of one GPU, of each by itself, and of all together: a turn's seconds for one run.
     pub(super) times: [Times; 3],
     /// Beside the tensors, of the rank that takes the most.
     pub(super) extra_bytes: usize,
     pub(super) reasons: Vec<String>,
     pub(super) checked_runs: usize,
-    /// The first difference from one GPU's bits.
-    pub(super) difference: Option<String>,
+    pub(super) verdict: Verdict,
     /// Of the slowest rank without the others, where ranks share one GPU.
     pub(super) slowest_rank: Option<Times>,
+}
+
+/// Whether ranks compute what is right.
+pub(super) enum Verdict {
+    /// They have one GPU's bits, but for the first difference.
+    Bits(Option<String>),
+    /// They are as near to what is exact as the rule says.
+    Errors(Errors),
+}
+
+impl Verdict {
+    /// What is wrong, if anything is.
+    fn failure(&self) -> Option<&String> {
+        match self {
+            Self::Bits(difference) => difference.as_ref(),
+            Self::Errors(errors) => errors.failure.as_ref(),
+        }
+    }
 }
 
 impl Setting {
@@ -58,24 +80,31 @@ impl Setting {
     }
 }
 
-/// What is the same for all sides.
-fn case(problem: &Problem) -> String {
-    format!("H={} Hkv={} S={}", problem.heads(), problem.kv_heads(), problem.seqlen_q())
-}
-
-fn row(problem: &Problem, series: &str, gpus: usize) -> Row {
-    let mut row = Row {
-        case: case(problem),
-        series: series.to_owned(),
-        x: Some(problem.seqlen_q() as f64),
-        problem: Some(ProblemRecord::new(problem, Layout::Bshd)),
-        ..Row::default()
-    };
-    row.put("GPUs", Unit::Count, gpus as f64);
-    row
-}
-
 impl Measured {
+    /// Whether all that was checked is right.
+    pub(super) fn passed(&self) -> bool {
+        self.verdict.failure().is_none()
+    }
+
+    /// What is the same for all sides.
+    fn case(&self) -> String {
+        let problem = &self.problem;
+        let pass = if self.pass == "forward" { String::new() } else { format!("{} ", self.pass) };
+        format!("{pass}H={} Hkv={} S={}", problem.heads(), problem.kv_heads(), problem.seqlen_k())
+    }
+
+    fn row(&self, series: &str, gpus: usize) -> Row {
+        let mut row = Row {
+            case: self.case(),
+            series: series.to_owned(),
+            x: Some(self.problem.seqlen_k() as f64),
+            problem: Some(ProblemRecord::new(&self.problem, Layout::Bshd)),
+            ..Row::default()
+        };
+        row.put("GPUs", Unit::Count, gpus as f64);
+        row
+    }
+
     /// A row of each side.
     pub(super) fn rows(&self, setting: &Setting) -> [Row; 3] {
         let problem = &self.problem;
@@ -83,17 +112,17 @@ impl Measured {
         let linear = gpus as f64;
         let [one_s, independent_s, together_s] = self.times.each_ref().map(Times::median);
         let [one, independent, together] = &self.times;
+        let (unit, amount) = self.work;
         let side = |series: &str, gpus: usize, times: &Times, speed: f64| {
-            let mut row = row(problem, series, gpus);
+            let mut row = self.row(series, gpus);
             row.measurement = Some(RunRecord::of_times(TimesRecord::new(times)));
-            row.put("a GPU", Unit::Flops, speed);
+            row.put("a GPU", unit, speed);
             row
         };
-        let flops = problem.flops();
-        let one = side("one GPU", 1, one, flops / one_s);
-        let mut independent = side("each by itself", gpus, independent, flops / independent_s);
+        let one = side("one GPU", 1, one, amount / one_s);
+        let mut independent = side("each by itself", gpus, independent, amount / independent_s);
         independent.put("of linear", Unit::Percent, 100.0 * one_s / independent_s);
-        let mut together = side(&setting.together(), gpus, together, flops / together_s / linear);
+        let mut together = side(&setting.together(), gpus, together, amount / together_s / linear);
         together.put("of linear", Unit::Percent, 100.0 * one_s / (linear * together_s));
         together.put("of each by itself", Unit::Percent, 100.0 * independent_s / (linear * together_s));
         if let Some(slowest_s) = self.slowest_rank.as_ref().map(Times::median) {
@@ -105,32 +134,40 @@ impl Measured {
         together.put("checked runs", Unit::Count, self.checked_runs as f64);
         together.measurement.iter_mut().for_each(|run| run.extra_bytes = Some(self.extra_bytes as u64));
         let rows = problem.batch() * problem.heads() * problem.seqlen_q();
-        let check = CheckRecord::of_bits(rows, self.difference.is_none());
+        let check = match &self.verdict {
+            Verdict::Bits(difference) => CheckRecord::of_bits(rows, difference.is_none()),
+            Verdict::Errors(errors) => {
+                together.put("error of what it may be", Unit::Times, errors.of_bound);
+                together.put("difference from one GPU of the same", Unit::Times, errors.difference_of_bound);
+                CheckRecord::of_bits(rows, errors.failure.is_none())
+            }
+        };
         together.check = (self.checked_runs > 0).then_some(check);
         [one, independent, together]
     }
 
     /// How the ranks compute it, and in what they differ from one GPU.
     pub(super) fn notes(&self) -> Vec<String> {
-        let case = case(&self.problem);
+        let case = self.case();
         let how = format!("{case}: {}", self.reasons.join("; "));
-        let difference = self.difference.iter();
-        let difference =
-            difference.map(|what| format!("{case}: {what} is not one GPU's, run {}", self.checked_runs));
-        [how].into_iter().chain(difference).collect()
+        let failure = self.verdict.failure().map(|what| match self.verdict {
+            Verdict::Bits(_) => format!("{case}: {what} is not one GPU's, run {}", self.checked_runs),
+            Verdict::Errors(_) => format!("{case}: {what}, run {}", self.checked_runs),
+        });
+        [how].into_iter().chain(failure).collect()
     }
 
     /// PyTorch's row of the same problem.
     pub(super) fn torch_row(&self, ranks: usize, time: &TorchTime) -> Row {
         let series = format!("PyTorch context_parallel, {}", time.backend);
-        let mut row = row(&self.problem, &series, ranks);
+        let mut row = self.row(&series, ranks);
         let Some(seconds) = time.seconds else {
             row.not_run = Some(time.error.clone().unwrap_or_else(|| "it said no time".to_owned()));
             return row;
         };
         let times = Times { warmup_runs: 1, seconds: vec![seconds] };
         row.measurement = Some(RunRecord::of_times(TimesRecord::new(&times)));
-        row.put("a GPU", Unit::Flops, self.problem.flops() / seconds / ranks as f64);
+        row.put("a GPU", Unit::Flops, self.work.1 / seconds / ranks as f64);
         row.put("of together's time", Unit::Times, seconds / self.times[2].median());
         row
     }
@@ -152,13 +189,16 @@ mod tests {
         let of = |heads| Layout::Bshd.tensor(2, 100, heads, 128);
         let options = Options { causal: true, ..Options::default() };
         let tensors = Tensors { q: of(6), k: of(2), v: of(2), o: of(6) };
+        let problem = Problem::new(tensors, DType::Bf16, options).unwrap();
         Measured {
-            problem: Problem::new(tensors, DType::Bf16, options).unwrap(),
+            work: (Unit::Flops, problem.flops()),
+            problem,
+            pass: "forward",
             times: [times([8.0, 9.0, 7.0]), times([10.0; 3]), times([2.0, 2.5, 1.0])],
             extra_bytes: 4096,
             reasons: vec!["a".to_owned(), "b".to_owned()],
             checked_runs: 3,
-            difference: None,
+            verdict: Verdict::Bits(None),
             slowest_rank: None,
         }
     }
@@ -193,11 +233,11 @@ mod tests {
     #[test]
     fn bits_that_differ_fail_and_are_named() {
         let difference = Some("O of rank 1, element 5".to_owned());
-        let measured = Measured { difference, ..measured() };
+        let measured = Measured { verdict: Verdict::Bits(difference), ..measured() };
         let [.., together] = measured.rows(&SETTING);
         assert!(!together.check.unwrap().passed);
         assert_eq!(measured.notes()[1], "H=6 Hkv=2 S=100: O of rank 1, element 5 is not one GPU's, run 3");
-        let unchecked = Measured { checked_runs: 0, difference: None, ..measured };
+        let unchecked = Measured { checked_runs: 0, verdict: Verdict::Bits(None), ..measured };
         assert!(unchecked.rows(&SETTING)[2].check.is_none());
     }
 

@@ -5,57 +5,69 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use flash_attention::distributed::{Distributed, LocalRanks, RankPlan};
 
-use super::tensors::{Part, Whole};
+use super::pass::Pass;
+use super::tensors::Part;
 
 /// How long ranks that are there are waited for: long enough for millions of tokens on one GPU.
-const PATIENCE: Duration = Duration::from_secs(600);
+pub(super) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The ranks of this process, with their tensors.
-pub(super) struct Team<'a> {
-    pub(super) plan: TeamPlan<'a>,
+pub(super) struct Team<'a, O: Pass> {
+    pub(super) plan: TeamPlan<'a, O>,
     pub(super) parts: Vec<Part>,
 }
 
-pub(super) enum TeamPlan<'a> {
+pub(super) enum TeamPlan<'a, O: Pass> {
     /// All of them.
-    Local(Box<LocalRanks>),
+    Local(Box<LocalRanks<O>>),
     /// One, beside others in processes of their own.
-    Rank(&'a Distributed, Box<RankPlan<'a>>),
+    Rank(Box<RankPlan<'a, O>>),
 }
 
-impl Team<'_> {
-    pub(super) fn poison(&mut self) -> Result<()> {
-        self.parts.iter_mut().try_for_each(Part::poison)
-    }
+/// What a side computes.
+pub(super) trait Work {
+    /// Enqueues it once.
+    fn enqueue(&self) -> Result<()>;
 
-    pub(super) fn enqueue(&self) -> Result<()> {
+    /// Waits for all that was enqueued.
+    fn wait(&self) -> Result<()>;
+}
+
+impl<O: Pass> Work for Team<'_, O> {
+    fn enqueue(&self) -> Result<()> {
         let addresses: Vec<_> = self.parts.iter().map(Part::addresses).collect();
         let streams: Vec<_> = self.parts.iter().map(Part::stream).collect();
         match &self.plan {
             TeamPlan::Local(ranks) => {
                 // SAFETY: the tensors are as long as the shards say, and live until the streams' work is
                 // over; each stream is that of the call before.
-                unsafe { ranks.forward(&addresses, &streams) }?;
+                unsafe { O::run_all(ranks, &addresses, &streams) }?;
             }
-            TeamPlan::Rank(_, plan) => {
+            TeamPlan::Rank(plan) => {
                 for (addresses, &stream) in addresses.iter().zip(&streams) {
                     // SAFETY: as above.
-                    unsafe { plan.forward(addresses, stream) }?;
+                    unsafe { O::run_one(plan, addresses, stream) }?;
                 }
             }
         }
         Ok(())
     }
 
-    pub(super) fn wait(&self) -> Result<()> {
+    fn wait(&self) -> Result<()> {
         match &self.plan {
             TeamPlan::Local(ranks) => Ok(ranks.wait()?),
-            TeamPlan::Rank(_, plan) => Ok(plan.wait(PATIENCE)?),
+            TeamPlan::Rank(plan) => Ok(plan.wait(PATIENCE)?),
         }
     }
+}
 
-    /// Seconds of a run of each rank by itself, with the keys that the last run of all gathered, of the rank
-    /// that takes longest; 0 where other ranks are in other processes.
+impl<O: Pass> Team<'_, O> {
+    pub(super) fn poison(&mut self) -> Result<()> {
+        self.parts.iter_mut().try_for_each(Part::poison)
+    }
+
+    /// Seconds of a run of each rank by itself, with what the last run of all gathered, of the rank that
+    /// takes longest; 0 where other ranks are in other processes.
     pub(super) fn slowest_rank(&self, runs: usize) -> Result<f64> {
         let TeamPlan::Local(ranks) = &self.plan else { return Ok(0.0) };
         let mut slowest = 0.0_f64;
@@ -64,7 +76,7 @@ impl Team<'_> {
             for _ in 0..runs {
                 // SAFETY: the tensors are as long as the shards say, and live until the stream's work is
                 // over; it is the stream of the call before.
-                unsafe { ranks.forward_gathered(rank, &part.addresses(), part.stream()) }?;
+                unsafe { ranks.run_gathered(rank, &part.addresses(), part.stream()) }?;
             }
             ranks.wait()?;
             slowest = slowest.max(start.elapsed().as_secs_f64() / runs as f64);
@@ -72,23 +84,10 @@ impl Team<'_> {
         Ok(slowest)
     }
 
-    /// Waits for the other processes.
-    fn meet(&self) -> Result<()> {
-        match &self.plan {
-            TeamPlan::Local(_) => Ok(()),
-            TeamPlan::Rank(group, _) => Ok(group.barrier(PATIENCE)?),
-        }
-    }
-
-    /// Whether this process has the first rank.
-    fn is_first(&self) -> bool {
-        !matches!(&self.plan, TeamPlan::Rank(group, _) if group.rank() > 0)
-    }
-
     pub(super) fn reasons(&self) -> Vec<String> {
         match &self.plan {
             TeamPlan::Local(ranks) => ranks.reasons().to_vec(),
-            TeamPlan::Rank(_, plan) => plan.reasons().to_vec(),
+            TeamPlan::Rank(plan) => plan.reasons().to_vec(),
         }
     }
 
@@ -97,7 +96,7 @@ impl Team<'_> {
             TeamPlan::Local(ranks) => {
                 (0..ranks.world()).map(|rank| ranks.memory_bytes(rank)).max().unwrap_or_default()
             }
-            TeamPlan::Rank(_, plan) => plan.memory_bytes(),
+            TeamPlan::Rank(plan) => plan.memory_bytes(),
         }
     }
 }
@@ -117,25 +116,32 @@ impl Side {
     pub(super) const ALL: [Self; 3] = [Self::One, Self::Independent, Self::Together];
 
     /// Seconds of a run by the last of all ranks, of so many behind one another.
-    pub(super) fn time(self, (team, wholes): (&Team<'_>, &[Whole]), runs: usize) -> Result<f64> {
+    pub(super) fn time<W: Work>(
+        self,
+        group: Option<&Distributed>,
+        (team, wholes): (&impl Work, &[W]),
+        runs: usize,
+    ) -> Result<f64> {
         let wholes = match self {
-            Self::One if team.is_first() => &wholes[..1],
+            Self::One if group.is_none_or(|group| group.rank() == 0) => &wholes[..1],
             Self::Independent => wholes,
             _ => &[],
         };
-        team.meet()?;
+        // Processes wait for one another.
+        let meet = || group.map_or(Ok(()), |group| group.barrier(PATIENCE));
+        meet()?;
         let start = Instant::now();
         for _ in 0..runs {
-            wholes.iter().try_for_each(Whole::enqueue)?;
+            wholes.iter().try_for_each(Work::enqueue)?;
             if self == Self::Together {
                 team.enqueue()?;
             }
         }
-        wholes.iter().try_for_each(Whole::wait)?;
+        wholes.iter().try_for_each(Work::wait)?;
         if self == Self::Together {
             team.wait()?;
         }
-        team.meet()?;
+        meet()?;
         Ok(start.elapsed().as_secs_f64() / runs as f64)
     }
 }

@@ -1,5 +1,6 @@
 //! Ranks on GPUs: of one process, or of one each.
 
+mod decode;
 mod process;
 mod rank;
 mod sharded;
@@ -12,6 +13,7 @@ use crate::cuda::buffer::Buffer;
 use crate::cuda::driver::{Context, Event, Stream};
 use crate::distributed::{Gather, Gathered, Partition, Shard};
 use crate::{Error, Problem, Result};
+pub use decode::{LocalDecode, RankDecode};
 pub use process::{Distributed, RankPlan};
 use rank::Rank;
 use sharded::Planned;
@@ -104,12 +106,7 @@ impl<O: Sharded> LocalRanks<O> {
     /// # Safety
     /// As there.
     unsafe fn run(&self, addresses: &[ShardAddresses], streams: &[Stream]) -> Result<()> {
-        for (what, len) in [("addresses", addresses.len()), ("streams", streams.len())] {
-            if len != self.world() {
-                let reason = format!("there are {len} {what} and {} ranks", self.world());
-                return Err(Error::Context { reason });
-            }
-        }
+        check_each(self.world(), addresses.len(), streams.len())?;
         for (index, (addresses, &stream)) in addresses.iter().zip(streams).enumerate() {
             // SAFETY: the caller's promise.
             unsafe { self.place(index, addresses, stream) }?;
@@ -127,20 +124,15 @@ impl<O: Sharded> LocalRanks<O> {
         Ok(())
     }
 
-    /// Enqueues the work of one rank alone, with the other ranks' keys and values as the last call of
-    /// [`Self::forward`] gathered them, and returns: what a rank does where links take no time.
+    /// Enqueues the work of one rank alone, with the other ranks' rows as the last call for all ranks gathered
+    /// them, and returns: what a rank does where links take no time.
     ///
     /// # Errors
     /// When there is no such rank, and when a driver refuses a launch.
     ///
     /// # Safety
-    /// As [`Self::forward`], of this rank.
-    pub unsafe fn forward_gathered(
-        &self,
-        rank: usize,
-        addresses: &ShardAddresses,
-        stream: Stream,
-    ) -> Result<()> {
+    /// As [`LocalRanks::forward`], of this rank.
+    pub unsafe fn run_gathered(&self, rank: usize, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
         if rank >= self.world() {
             let reason = format!("there is no rank {rank} among {} ranks", self.world());
             return Err(Error::Context { reason });
@@ -156,7 +148,7 @@ impl<O: Sharded> LocalRanks<O> {
     /// Enqueues a rank's rows to where they belong, behind the other ranks' gathers of those before.
     ///
     /// # Safety
-    /// As [`Self::forward`], of this rank.
+    /// As [`LocalRanks::forward`], of this rank.
     unsafe fn place(&self, index: usize, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
         let rank = &self.ranks[index];
         for other in self.others(index) {
@@ -245,6 +237,16 @@ impl<O: Sharded> Drop for LocalRanks<O> {
         // Memory is freed next; whoever waited for a run has heard of its fault.
         let _ = self.wait();
     }
+}
+
+/// Refuses a call without addresses and a stream for each rank.
+fn check_each(world: usize, addresses: usize, streams: usize) -> Result<()> {
+    for (what, len) in [("addresses", addresses), ("streams", streams)] {
+        if len != world {
+            return Err(Error::Context { reason: format!("there are {len} {what} and {world} ranks") });
+        }
+    }
+    Ok(())
 }
 
 /// Copies bytes from one GPU's memory to another's, or the same's.

@@ -11,7 +11,7 @@ use crate::backward::BackwardProblem;
 use crate::cuda::Cuda;
 use crate::cuda::driver::{Event, Stream};
 use crate::cuda::nccl::{Communicator, Memory, Nccl, UniqueId, version_name};
-use crate::distributed::{Gather, Gathered, Group, Partition, Shard, World};
+use crate::distributed::{Fingerprint, Gather, Gathered, Group, Partition, Shard, World};
 use crate::{Error, Problem, Result};
 
 /// A rank among others that have met, each in a process with a GPU of its own.
@@ -104,19 +104,10 @@ impl Distributed {
     ) -> Result<RankPlan<'_, O>> {
         let ranks = (self.rank(), self.world(), partition);
         let planned = problem.planned(self.cuda.device(), ranks, request);
-        self.group.agree(&agreed((O::PASS, problem.whole()), partition, &planned), self.patience)?;
+        self.agree(&agreed((O::PASS, problem.whole()), partition, &planned))?;
         let planned = planned?;
-        let nccl = Nccl::get()?;
-        let reasons = vec![
-            format!("pieces by copy engines, NCCL {} of {}", version_name(nccl.version()), nccl.file()),
-            describe(&planned),
-        ];
-        let until = Instant::now() + self.patience;
-        let gathered = tensors(&planned, |bytes| {
-            let communicators = [&self.forth, &self.back];
-            let keep_on = || keep_on(&self.group, until);
-            Memory::new(&self.cuda.context, bytes, &communicators, &keep_on)
-        })?;
+        let reasons = vec![transport()?, describe(&planned)];
+        let gathered = tensors(&planned, |bytes| self.memory(bytes))?;
         let addresses = gathered.each_ref().map(|memory| memory.as_ref().map_or(0, Memory::address));
         let rank = Rank::new(&self.cuda, planned, addresses)?;
         let end = Event::untimed(&self.cuda.context)?;
@@ -126,6 +117,70 @@ impl Distributed {
     fn abort(&self) {
         self.forth.abort();
         self.back.abort();
+    }
+
+    /// Refuses to go on once a rank is gone.
+    pub(super) fn check(&self) -> Result<()> {
+        self.group.check()
+    }
+
+    /// Refuses to go on where ranks disagree in what they are about to compute.
+    pub(super) fn agree(&self, fingerprint: &Fingerprint) -> Result<()> {
+        self.group.agree(fingerprint, self.patience)
+    }
+
+    /// Memory that ranks gather in, as long on all of them.
+    pub(super) fn memory(&self, bytes: usize) -> Result<Memory> {
+        let until = Instant::now() + self.patience;
+        let keep_on = || keep_on(&self.group, until);
+        Memory::new(&self.cuda.context, bytes, &[&self.forth, &self.back], &keep_on)
+    }
+
+    /// Enqueues a gather in place of pieces of so many bytes, the first of which begins at `first`.
+    ///
+    /// # Safety
+    /// All ranks enqueue the same gathers in the same order, of memory of [`Self::memory`] that lives until
+    /// they are over, as long as all pieces, that nothing else writes meanwhile.
+    pub(super) unsafe fn all_gather(
+        &self,
+        reversed: bool,
+        first: u64,
+        bytes: usize,
+        stream: Stream,
+    ) -> Result<()> {
+        let communicator = if reversed { &self.back } else { &self.forth };
+        let until = Instant::now() + self.patience;
+        let keep_on = || keep_on(&self.group, until);
+        // SAFETY: the caller's promise.
+        unsafe { communicator.all_gather(first, bytes, stream, &keep_on) }
+    }
+
+    /// Waits for the end of a call's work, for as long as `deadline`.
+    ///
+    /// # Errors
+    /// As [`RankPlan::wait`].
+    pub(super) fn wait(&self, end: &Event, deadline: Duration) -> Result<()> {
+        let until = Instant::now() + deadline;
+        while !end.has_come()? {
+            let failed = [&self.forth, &self.back].into_iter().find_map(|one| one.check().err());
+            if let Some(error) = failed {
+                self.group.give_up(&error.to_string());
+            } else if Instant::now() >= until {
+                self.group.give_up(&format!("its work did not end within {deadline:.1?}"));
+            }
+            if let Err(error) = self.group.check() {
+                self.abort();
+                return Err(error);
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of the last call's work, as long as for a rank, before memory is freed.
+    pub(super) fn wait_before_freeing(&self, end: &Event) {
+        // Whoever waited has heard of what failed.
+        let _ = self.wait(end, self.patience);
     }
 }
 
@@ -138,19 +193,31 @@ impl Drop for Distributed {
     }
 }
 
+/// How ranks in processes reach one another.
+pub(super) fn transport() -> Result<String> {
+    let nccl = Nccl::get()?;
+    Ok(format!("pieces by copy engines, NCCL {} of {}", version_name(nccl.version()), nccl.file()))
+}
+
 /// What ranks must agree in before they compute a problem.
 fn agreed(
     (pass, problem): (&str, &Problem),
     partition: Partition,
     planned: &Result<Planned>,
-) -> [(&'static str, String); 15] {
+) -> Vec<(&'static str, String)> {
     let tile = match planned {
         Ok(planned) => planned.tiles.clone(),
         Err(error) => format!("none, for {error}"),
     };
+    let mut agreed = described(problem);
+    agreed.extend([("pass", pass.to_owned()), ("partition", format!("{partition:?}")), ("tile", tile)]);
+    agreed
+}
+
+/// A problem, by names and values.
+pub(super) fn described(problem: &Problem) -> Vec<(&'static str, String)> {
     let (window, lists) = (problem.window(), problem.per_head());
-    [
-        ("pass", pass.to_owned()),
+    vec![
         ("batch", problem.batch().to_string()),
         ("seqlen_q", problem.seqlen_q().to_string()),
         ("seqlen_k", problem.seqlen_k().to_string()),
@@ -163,8 +230,6 @@ fn agreed(
         ("softmax_scale", problem.softmax_scale().to_string()),
         ("softcap", problem.softcap().to_string()),
         ("alibi_slopes and sinks", format!("{lists:?}")),
-        ("partition", format!("{partition:?}")),
-        ("tile", tile),
     ]
 }
 
@@ -209,27 +274,24 @@ impl<O: Sharded> RankPlan<'_, O> {
     /// # Safety
     /// As there.
     unsafe fn run(&self, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
-        self.of.group.check()?;
+        self.of.check()?;
         // SAFETY: the caller's promise.
         unsafe { self.rank.place(addresses, stream) }?;
-        let until = Instant::now() + self.of.patience;
         let mut gather = |_, gathers: &[Gather], copies: Stream| {
-            gathers.iter().try_for_each(|gather| self.gather(gather, copies, until))
+            gathers.iter().try_for_each(|gather| self.gather(gather, copies))
         };
         // SAFETY: the caller's promise.
         unsafe { self.rank.attend(addresses, stream, &mut gather) }?;
         self.end.record(stream)
     }
 
-    fn gather(&self, gather: &Gather, copies: Stream, until: Instant) -> Result<()> {
+    fn gather(&self, gather: &Gather, copies: Stream) -> Result<()> {
         let memory = self.gathered[gather.tensor.index()].as_ref().map_or(0, Memory::address);
         let element = gather.tensor.dtype(self.shard().problem().dtype()).bytes();
-        let communicator = if gather.reversed { &self.of.back } else { &self.of.forth };
         let first = memory + (gather.first * element) as u64;
-        let keep_on = || keep_on(&self.of.group, until);
         // SAFETY: all ranks go through the same schedule; the memory is as long as that says, and is freed
         // when streams are done with it.
-        unsafe { communicator.all_gather(first, gather.piece * element, copies, &keep_on) }
+        unsafe { self.of.all_gather(gather.reversed, first, gather.piece * element, copies) }
     }
 
     /// Waits for the last call's work, for as long as `deadline`.
@@ -238,21 +300,7 @@ impl<O: Sharded> RankPlan<'_, O> {
     /// [`Error::Peer`] when a rank is gone or the deadline is over, after which no rank computes any more,
     /// and when a kernel faulted or NCCL failed.
     pub fn wait(&self, deadline: Duration) -> Result<()> {
-        let until = Instant::now() + deadline;
-        while !self.end.has_come()? {
-            let failed = [&self.of.forth, &self.of.back].into_iter().find_map(|one| one.check().err());
-            if let Some(error) = failed {
-                self.of.group.give_up(&error.to_string());
-            } else if Instant::now() >= until {
-                self.of.group.give_up(&format!("its work did not end within {deadline:.1?}"));
-            }
-            if let Err(error) = self.of.group.check() {
-                self.of.abort();
-                return Err(error);
-            }
-            std::thread::yield_now();
-        }
-        Ok(())
+        self.of.wait(&self.end, deadline)
     }
 }
 
@@ -292,7 +340,6 @@ impl RankPlan<'_, BackwardProblem> {
 
 impl<O: Sharded> Drop for RankPlan<'_, O> {
     fn drop(&mut self) {
-        // Memory is freed next; whoever waited has heard of what failed.
-        let _ = self.wait(self.of.patience);
+        self.of.wait_before_freeing(&self.end);
     }
 }
