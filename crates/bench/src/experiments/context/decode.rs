@@ -107,9 +107,10 @@ fn judge<T: Element<Output = T>>(
         let mut first: Option<Results<T>> = None;
         for (index, part) in team.parts.iter().enumerate() {
             let results = part.results::<T>()?;
-            verdict.take(index, expected, (&of_one, &results));
+            let rank = team.plan.rank(index);
+            verdict.take(rank, expected, (&of_one, &results));
             if first.as_ref().is_some_and(|first| !results.are_those_of(first)) {
-                verdict.fail(format!("rank {index} has other bits than rank 0"));
+                verdict.fail(format!("rank {rank} has other bits than rank 0"));
             }
             first.get_or_insert(results);
         }

@@ -15,60 +15,61 @@ pub(super) struct Results<T> {
     pub(super) lse: Vec<f32>,
 }
 
-/// What a head must be near to: attention in f64.
+/// What some heads must be near to.
 pub(super) struct Expected<T: Element> {
     /// The whole problem.
     problem: DecodeProblem,
     /// The relative error of scores.
     score_roundoff: f64,
-    /// Sequence and query head.
-    rows: Vec<(usize, usize)>,
-    exact: Vec<Reference>,
-    standard: Vec<Vec<T>>,
+    heads: Vec<Head<T>>,
+}
+
+/// A sequence's query head in f64, and by the plain computation.
+struct Head<T> {
+    batch: usize,
+    head: usize,
+    exact: Reference,
+    standard: Vec<T>,
 }
 
 impl<T: Element<Output = T>> Expected<T> {
-    /// Of the first sequence's first head, and of the last one's last.
+    /// Of the first sequence's first head, and of the last one's last, of tensors that repeat a pattern.
     pub(super) fn new(whole: &DecodePlan, pattern: &[Vec<T>; 3]) -> Result<Self> {
-        let score_roundoff = whole.score_roundoff();
-        let whole = whole.problem();
-        let dense = whole.dense();
-        let (problem, rows) = (whole.clone(), Vec::new());
-        let mut expected = Self { problem, score_roundoff, rows, exact: Vec::new(), standard: Vec::new() };
-        for (batch, head) in [(0, 0), (dense.batch() - 1, dense.heads() - 1)] {
-            let gather = |layout: &TensorLayout, head: usize, pattern: &[T]| -> Vec<T> {
-                let first = |row| layout.row(batch, row, head);
-                let row = |row| (first(row)..first(row) + layout.head_dim).map(|at| pattern[at % PATTERN]);
-                (0..layout.seqlen).flat_map(row).collect()
-            };
-            let (tensors, kv_head) = (dense.tensors(), head / dense.group());
-            let q = gather(&tensors.q, head, &pattern[0]);
-            let [k, v] = [(whole.k(), 1), (whole.v(), 2)]
-                .map(|(layout, tensor)| gather(layout, kv_head, &pattern[tensor]));
-            let one = |layout: &TensorLayout| TensorLayout::bshd(1, layout.seqlen, 1, layout.head_dim);
-            let Tensors { q: q_layout, o, .. } = tensors;
-            let of_head = Tensors { q: one(q_layout), k: one(whole.k()), v: one(whole.v()), o: one(o) };
-            let problem = DecodeProblem::new(of_head, T::DTYPE, DecodeOptions::default())?;
-            let at = [Row { batch: 0, head: 0, row: 0 }];
-            let (exact, standard) = problem.reference(&DecodeInputs::new(&q, &k, &v), &at);
-            expected.rows.push((batch, head));
-            expected.exact.push(exact);
-            expected.standard.push(standard);
-        }
-        Ok(expected)
+        let (problem, score_roundoff) = (whole.problem().clone(), whole.score_roundoff());
+        let last = (problem.dense().batch() - 1, problem.dense().heads() - 1);
+        let heads = [(0, 0), last].map(|at| Head::new(&problem, at, pattern));
+        Ok(Self { problem, score_roundoff, heads: heads.into_iter().collect::<Result<_>>()? })
     }
 
-    /// The accuracies of O and lse of each row.
-    fn judge(&self, results: &Results<T>) -> Vec<[Accuracy; 2]> {
+    /// The accuracies of O and lse of each head.
+    fn judge(&self, results: &Results<T>) -> impl Iterator<Item = [Accuracy; 2]> {
         let dense = self.problem.dense();
-        let rows = self.rows.iter().zip(&self.exact).zip(&self.standard);
-        rows.map(|((&(batch, head), exact), standard)| {
-            let first = dense.tensors().o.row(batch, 0, head);
-            let lse = results.lse[dense.lse_index(batch, head, 0)];
+        self.heads.iter().map(move |Head { batch, head, exact, standard }| {
+            let first = dense.tensors().o.row(*batch, 0, *head);
+            let lse = results.lse[dense.lse_index(*batch, *head, 0)];
             let o = &results.o[first..first + dense.head_dim_v()];
             [Accuracy::of_output(o, exact, standard), Accuracy::of_lse(&[lse], exact, self.score_roundoff)]
         })
-        .collect()
+    }
+}
+
+impl<T: Element<Output = T>> Head<T> {
+    fn new(whole: &DecodeProblem, (batch, head): (usize, usize), pattern: &[Vec<T>; 3]) -> Result<Self> {
+        let gather = |layout: &TensorLayout, head: usize, pattern: &[T]| -> Vec<T> {
+            let first = |row| layout.row(batch, row, head);
+            let row = |row| (first(row)..first(row) + layout.head_dim).map(|at| pattern[at % PATTERN]);
+            (0..layout.seqlen).flat_map(row).collect()
+        };
+        let (dense, [of_q, of_k, of_v]) = (whole.dense(), pattern);
+        let (Tensors { q, o, .. }, kv_head) = (dense.tensors(), head / dense.group());
+        let one = |layout: &TensorLayout| TensorLayout::bshd(1, layout.seqlen, 1, layout.head_dim);
+        let tensors = Tensors { q: one(q), k: one(whole.k()), v: one(whole.v()), o: one(o) };
+        let problem = DecodeProblem::new(tensors, T::DTYPE, DecodeOptions::default())?;
+        let (k, v) = (gather(whole.k(), kv_head, of_k), gather(whole.v(), kv_head, of_v));
+        let q = gather(q, head, of_q);
+        let inputs = DecodeInputs::new(&q, &k, &v);
+        let (exact, standard) = problem.reference(&inputs, &[Row { batch: 0, head: 0, row: 0 }]);
+        Ok(Self { batch, head, exact, standard })
     }
 }
 

@@ -136,6 +136,14 @@ impl TeamPlan<'_> {
         }
     }
 
+    /// The rank of a part of this process.
+    pub(super) fn rank(&self, index: usize) -> usize {
+        match self {
+            Self::Local(_) => index,
+            Self::Rank(rank) => rank.shard().rank(),
+        }
+    }
+
     pub(super) fn extra_bytes(&self) -> usize {
         match self {
             Self::Local(ranks) => {
