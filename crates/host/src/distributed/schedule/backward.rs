@@ -37,7 +37,9 @@ impl Schedule {
             for half in Half::ALL {
                 for place in query_rows(shard, (index, stage), half)? {
                     let stream = Stream::Attention(Stream::LANES - 1);
-                    steps.push(Step { stream, work: Work::Place(Box::new(place)), after: deltas.clone() });
+                    let after =
+                        if place.tensors.contains(&Gathered::Delta) { deltas.clone() } else { vec![] };
+                    steps.push(Step { stream, work: Work::Place(Box::new(place)), after });
                 }
             }
             placed.push(steps.len().checked_sub(1));
