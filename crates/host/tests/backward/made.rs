@@ -45,15 +45,7 @@ impl<T: Element<Output = T>> Made<T> {
             (vec![T::from_f32(f32::NAN); o_layout.span()], vec![f32::NAN; forward.lse_len()]);
         cpu::forward(&forward, &inputs[0], &inputs[1], &inputs[2], &mut o, Some(&mut lse)).unwrap();
         let dout = tensor(&layouts.dout, seed.wrapping_mul(9));
-        Self {
-            problem: BackwardProblem::new(forward, layouts).unwrap(),
-            inputs,
-            o,
-            lse,
-            dout,
-            dlse: None,
-            delta: None,
-        }
+        Self { problem: BackwardProblem::new(forward, layouts).unwrap(), inputs, o, lse, dout, dlse: None }
     }
 
     /// With a gradient of lse, which is NaN where a row sees neither a key nor a sink.
@@ -93,7 +85,7 @@ impl<T: Element<Output = T>> Made<T> {
 
     pub(crate) fn gradient_inputs(&self) -> GradientInputs<'_, T> {
         let [q, k, v] = &self.inputs;
-        GradientInputs { q, k, v, dout: &self.dout, dlse: self.dlse.as_deref(), delta: None }
+        GradientInputs { q, k, v, dout: &self.dout, dlse: self.dlse.as_deref() }
     }
 
     /// The gradients, in buffers of a value that nothing computes.

@@ -1,7 +1,7 @@
 //! A rank in a process of its own, with NCCL.
 
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::rank::Rank;
@@ -10,7 +10,7 @@ use super::{ShardAddresses, check_lse, describe, tensors};
 use crate::backward::BackwardProblem;
 use crate::cuda::Cuda;
 use crate::cuda::driver::{Event, Stream};
-use crate::cuda::nccl::{Communicator, Memory, Nccl, UniqueId, version_name};
+use crate::cuda::nccl::{Communicator, KeepOn, Memory, Nccl, UniqueId, version_name};
 use crate::distributed::{Fingerprint, Gather, Gathered, Group, Partition, Shard, World};
 use crate::{Error, Problem, Result};
 
@@ -23,6 +23,8 @@ pub struct Distributed {
     /// Before the group, which tells the others that this rank is done.
     forth: Arc<Communicator>,
     back: Arc<Communicator>,
+    /// For what is small, and nothing runs beside: made when it is first needed.
+    small: OnceLock<Arc<Communicator>>,
     group: Group,
     patience: Duration,
 }
@@ -64,7 +66,8 @@ impl Distributed {
         let keep_on = || keep_on(&group, until);
         let forth = Communicator::new(&cuda.context, UniqueId(id), (rank, size), &keep_on)?;
         let back = forth.reversed(size, &keep_on)?;
-        Ok(Self { cuda: cuda.clone(), forth: Arc::new(forth), back: Arc::new(back), group, patience })
+        let (forth, back, small) = (Arc::new(forth), Arc::new(back), OnceLock::new());
+        Ok(Self { cuda: cuda.clone(), forth, back, small, group, patience })
     }
 
     /// Index of this rank.
@@ -106,7 +109,7 @@ impl Distributed {
         let planned = problem.planned(self.cuda.device(), ranks, request);
         self.agree(&agreed((O::PASS, problem.whole()), partition, &planned))?;
         let planned = planned?;
-        let reasons = vec![transport()?, describe(&planned)];
+        let reasons = vec![transport("copy engines")?, describe(&planned)];
         let gathered = tensors(&planned, |bytes| self.memory(bytes))?;
         let addresses = gathered.each_ref().map(|memory| memory.as_ref().map_or(0, Memory::address));
         let rank = Rank::new(&self.cuda, planned, addresses)?;
@@ -115,8 +118,11 @@ impl Distributed {
     }
 
     fn abort(&self) {
-        self.forth.abort();
-        self.back.abort();
+        self.communicators().for_each(|communicator| communicator.abort());
+    }
+
+    fn communicators(&self) -> impl Iterator<Item = &Arc<Communicator>> {
+        [&self.forth, &self.back].into_iter().chain(self.small.get())
     }
 
     /// Refuses to go on once a rank is gone.
@@ -130,29 +136,29 @@ impl Distributed {
     }
 
     /// Memory that ranks gather in, as long on all of them.
-    pub(super) fn memory(&self, bytes: usize) -> Result<Memory> {
-        let until = Instant::now() + self.patience;
-        let keep_on = || keep_on(&self.group, until);
-        Memory::new(&self.cuda.context, bytes, &[&self.forth, &self.back], &keep_on)
+    fn memory(&self, bytes: usize) -> Result<Memory> {
+        let known_to = [&self.forth, &self.back];
+        self.patiently(|keep_on| Memory::new(&self.cuda.context, bytes, &known_to, keep_on))
     }
 
-    /// Enqueues a gather in place of pieces of so many bytes, the first of which begins at `first`.
-    ///
-    /// # Safety
-    /// All ranks enqueue the same gathers in the same order, of memory of [`Self::memory`] that lives until
-    /// they are over, as long as all pieces, that nothing else writes meanwhile.
-    pub(super) unsafe fn all_gather(
-        &self,
-        reversed: bool,
-        first: u64,
-        bytes: usize,
-        stream: Stream,
-    ) -> Result<()> {
-        let communicator = if reversed { &self.back } else { &self.forth };
+    /// Memory that ranks gather small pieces in, and who gathers them. All ranks call it together.
+    pub(super) fn small_memory(&self, bytes: usize) -> Result<(Memory, &Arc<Communicator>)> {
+        self.patiently(|keep_on| {
+            let small = match self.small.get() {
+                Some(small) => small,
+                None => {
+                    let made = Arc::new(self.forth.with_kernels(keep_on)?);
+                    self.small.get_or_init(|| made)
+                }
+            };
+            Ok((Memory::new(&self.cuda.context, bytes, &[small], keep_on)?, small))
+        })
+    }
+
+    /// Waits for NCCL no longer than for a rank.
+    pub(super) fn patiently<R>(&self, call: impl FnOnce(KeepOn<'_>) -> Result<R>) -> Result<R> {
         let until = Instant::now() + self.patience;
-        let keep_on = || keep_on(&self.group, until);
-        // SAFETY: the caller's promise.
-        unsafe { communicator.all_gather(first, bytes, stream, &keep_on) }
+        call(&|| keep_on(&self.group, until))
     }
 
     /// Waits for the end of a call's work, for as long as `deadline`.
@@ -162,7 +168,7 @@ impl Distributed {
     pub(super) fn wait(&self, end: &Event, deadline: Duration) -> Result<()> {
         let until = Instant::now() + deadline;
         while !end.has_come()? {
-            let failed = [&self.forth, &self.back].into_iter().find_map(|one| one.check().err());
+            let failed = self.communicators().find_map(|one| one.check().err());
             if let Some(error) = failed {
                 self.group.give_up(&error.to_string());
             } else if Instant::now() >= until {
@@ -181,6 +187,10 @@ impl Distributed {
     pub(super) fn wait_before_freeing(&self, end: &Event) {
         // Whoever waited has heard of what failed.
         let _ = self.wait(end, self.patience);
+        // To give a window back, NCCL would wait for a rank that is gone.
+        if self.group.check().is_err() {
+            self.abort();
+        }
     }
 }
 
@@ -194,9 +204,9 @@ impl Drop for Distributed {
 }
 
 /// How ranks in processes reach one another.
-pub(super) fn transport() -> Result<String> {
+pub(super) fn transport(by: &str) -> Result<String> {
     let nccl = Nccl::get()?;
-    Ok(format!("pieces by copy engines, NCCL {} of {}", version_name(nccl.version()), nccl.file()))
+    Ok(format!("pieces by {by}, NCCL {} of {}", version_name(nccl.version()), nccl.file()))
 }
 
 /// What ranks must agree in before they compute a problem.
@@ -289,9 +299,11 @@ impl<O: Sharded> RankPlan<'_, O> {
         let memory = self.gathered[gather.tensor.index()].as_ref().map_or(0, Memory::address);
         let element = gather.tensor.dtype(self.shard().problem().dtype()).bytes();
         let first = memory + (gather.first * element) as u64;
+        let communicator = if gather.reversed { &self.of.back } else { &self.of.forth };
+        let bytes = gather.piece * element;
         // SAFETY: all ranks go through the same schedule; the memory is as long as that says, and is freed
         // when streams are done with it.
-        unsafe { self.of.all_gather(gather.reversed, first, gather.piece * element, copies) }
+        self.of.patiently(|keep_on| unsafe { communicator.all_gather(first, bytes, copies, keep_on) })
     }
 
     /// Waits for the last call's work, for as long as `deadline`.
