@@ -58,7 +58,7 @@ impl Backward {
         let cuda = self.place.cuda()?;
         let [dout, dq, dk, dv, dlse, dsinks] = gradients;
         let (dlse, dsinks) = (optional(dlse), optional(dsinks));
-        let addresses = BackwardAddresses { forward: addresses(at), dout, dq, dk, dv, dlse, dsinks };
+        let addresses = BackwardAddresses { forward: addresses(at), dout, dq, dk, dv, dlse, dsinks, delta: None };
         py.detach(|| {
             // SAFETY: as in `Forward::enqueue`.
             unsafe { cuda.enqueue(&self.plan, &addresses, Stream::from_raw(stream as *mut _)) }
@@ -111,12 +111,14 @@ impl Backward {
                 lse: read::<f32>("lse", lse, lse_len)?,
                 dout: read::<T>("dout", dout, layouts.dout.span())?,
                 dlse: if dlse == 0 { None } else { Some(read::<f32>("dlse", dlse, lse_len)?) },
+                delta: None,
             };
             let outputs = BackwardOutputs {
                 dq: write::<T>("dq", dq, layouts.dq.span())?,
                 dk: write::<T>("dk", dk, layouts.dk.span())?,
                 dv: write::<T>("dv", dv, layouts.dv.span())?,
                 dsinks: if dsinks == 0 { None } else { Some(write::<f32>("dsinks", dsinks, self.sinks)?) },
+                delta: None,
             };
             (inputs, outputs)
         };

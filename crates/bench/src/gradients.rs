@@ -43,7 +43,16 @@ impl<T: Element> Gradients<T> {
 
     pub(crate) fn inputs<'a>(&'a self, inputs: &'a Inputs<T>) -> BackwardInputs<'a, T> {
         let (q, k, v) = inputs.tensors();
-        BackwardInputs { q, k, v, o: &self.o, lse: &self.lse, dout: &self.dout, dlse: self.dlse.as_deref() }
+        BackwardInputs {
+            q,
+            k,
+            v,
+            o: &self.o,
+            lse: &self.lse,
+            dout: &self.dout,
+            dlse: self.dlse.as_deref(),
+            delta: None,
+        }
     }
 
     /// The reference's gradients of the heads that are checked.

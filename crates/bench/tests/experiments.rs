@@ -48,6 +48,12 @@ fn flash_runs_the_gpu_kernels_in_the_simulator() {
 }
 
 #[test]
+fn context_takes_a_grid_or_a_problem_and_one_process_on_one_gpu() {
+    fails("context --grid published --kv-heads 8", 2, "--grid <GRID>' cannot be used with");
+    fails("context --on-one --transport nccl-ce", 2, "--on-one is for ranks of one process");
+}
+
+#[test]
 fn forward_runs_a_grid_or_the_problem_that_is_asked_for() {
     let document = json("forward --grid published --backend cpu --iterations 1 --warmup 0 --json");
     all_right(&document, &[]);

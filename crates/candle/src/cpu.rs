@@ -67,8 +67,8 @@ pub(crate) fn backward<T: Scalar, A: Attention>(
     let plan = plan(&problem, &BackwardRequest::default())?;
     let [mut dq, mut dk, mut dv] =
         [saved.q, saved.k, saved.v].map(|tensor| vec![T::from_f64(0.0); tensor.elem_count()]);
-    let inputs = BackwardInputs { q, k, v, o, lse, dout: dout_values?, dlse: None };
-    let outputs = BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv, dsinks: None };
+    let inputs = BackwardInputs { q, k, v, o, lse, dout: dout_values?, dlse: None, delta: None };
+    let outputs = BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv, dsinks: None, delta: None };
     backend()?.run(&plan, inputs, outputs).map_err(error)?;
     Ok([
         Tensor::from_vec(dq, saved.q.shape(), &Device::Cpu)?,

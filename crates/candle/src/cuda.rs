@@ -111,6 +111,7 @@ pub(crate) fn backward<T: DeviceScalar, A: Attention>(
         dv: borrows.write(&mut dv),
         dlse: None,
         dsinks: None,
+        delta: None,
     };
     // SAFETY: candle's layouts keep the views inside of the memory, which the borrows keep for this stream.
     // The gradients and the workspace are memory of this call alone.

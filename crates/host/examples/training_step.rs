@@ -167,7 +167,7 @@ impl<'a> Training<'a> {
     ) -> Result<BackwardResults<f32>> {
         let problem = BackwardProblem::like(attend(qkv, sinks).problem()?)?;
         let plan = self.backend.plan(&problem, &BackwardRequest::default())?;
-        let inputs = BackwardInputs { q, k, v, o, lse, dout, dlse: None };
+        let inputs = BackwardInputs { q, k, v, o, lse, dout, dlse: None, delta: None };
         let mut prepared = self.backend.prepare(&plan, inputs)?;
         prepared.run()?;
         Ok(prepared.outputs()?.clone())

@@ -13,11 +13,11 @@ use crate::tensor_map::TensorMap;
 use crate::{DType, Device, Element, Result};
 pub(crate) use plan::Choice;
 pub use plan::{Launch, Plan};
-#[cfg(feature = "testing")]
-pub(crate) use tensor::bytes;
 #[cfg(feature = "cuda")]
 pub(crate) use tensor::copy_rows;
 pub use tensor::{Data, Tensor};
+#[cfg(feature = "testing")]
+pub(crate) use tensor::{bytes, bytes_mut};
 
 /// A validated problem of a kind that the library computes: [`Problem`](crate::Problem),
 /// [`DecodeProblem`](crate::decode::DecodeProblem), [`AppendProblem`](crate::append::AppendProblem),

@@ -210,6 +210,11 @@ impl Problem {
         Ok(strided)
     }
 
+    /// The same problem, whose `lse` is contiguous.
+    pub(crate) fn without_lse_strides(self) -> Self {
+        Self { lse_strides: None, ..self }
+    }
+
     fn validated(
         tensors: Tensors,
         dtype: DType,

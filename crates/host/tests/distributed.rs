@@ -1,6 +1,9 @@
 //! Several ranks, as threads over host memory, against one: O and lse have the same bits.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use flash_attention::backward::{
+    BackwardInputs, BackwardKernel, BackwardOutputs, BackwardPart, BackwardProblem, BackwardRequest,
+};
 use flash_attention::distributed::{Partition, Schedule, Shard, StageHeads, request_of_one, threads};
 use flash_attention::forward::{Dropout, Outputs};
 use flash_attention::{
@@ -231,6 +234,145 @@ proptest! {
             }
         }
     }
+}
+
+/// Whether ranks give the bits of one in dQ, dK and dV.
+fn check_gradients<T: Element<Output = T>>(
+    problem: &Problem,
+    backend: &Backend,
+    kernel: BackwardKernel,
+    (world, partition, heads): (usize, Partition, usize),
+) -> Result<(), TestCaseError> {
+    let Tensors { q, k, v, o } = problem.tensors();
+    let forward = backend.plan(problem, &Request::default()).unwrap();
+    let inputs: [Vec<T>; 4] = [values(q, 7), values(k, 11), values(v, 13), values(o, 17)];
+    let [data_q, data_k, data_v, data_dout] = &inputs;
+    let poison = T::from_f32(f32::NAN);
+    let (mut data_o, mut data_lse) = (vec![poison; o.span()], vec![f32::NAN; problem.lse_len()]);
+    let outputs = Outputs { o: &mut data_o, lse: Some(&mut data_lse) };
+    backend.run(&forward, (data_q, data_k, data_v), outputs).unwrap();
+    let whole = BackwardProblem::like(problem.clone()).unwrap();
+    let request =
+        BackwardRequest { kernel: Some(kernel), workspace_limit: Some(0), ..BackwardRequest::default() };
+    let plan = backend.plan(&whole, &request).unwrap();
+    let [mut dq, mut dk, mut dv] = [q, k, v].map(|layout| vec![poison; layout.span()]);
+    let inputs = BackwardInputs {
+        q: data_q,
+        k: data_k,
+        v: data_v,
+        o: &data_o,
+        lse: &data_lse,
+        dout: data_dout,
+        dlse: None,
+        delta: None,
+    };
+    let outputs = BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv, dsinks: None, delta: None };
+    backend.run(&plan, inputs, outputs).unwrap();
+    let lse_layout = TensorLayout::bhsd(q.batch, q.seqlen, q.heads, 1);
+    let found = threads::in_threads(world, |mut peers| {
+        let shard = Shard::new(problem, peers.rank(), world, partition).unwrap();
+        let schedule = Schedule::backward(&shard, StageHeads { first: 1, growth: heads }).unwrap();
+        let own = |of_keys, layout, data: &[T]| own_rows(&shard, of_keys, (layout, data), poison);
+        let (own_q, own_o) = (own(false, q, data_q), own(false, o, &data_o));
+        let (own_k, own_v) = (own(true, k, data_k), own(true, v, data_v));
+        let own_dout = own(false, o, data_dout);
+        let rows = shard.tensors().q.seqlen;
+        let mut own_lse = vec![f32::NAN; shard.lse_len()];
+        for (row, position) in shard.query_positions().enumerate() {
+            for head in 0..q.batch * q.heads {
+                let from = lse_layout.row(head / q.heads, position, head % q.heads);
+                own_lse[head * rows + row] = data_lse[from];
+            }
+        }
+        let Tensors { q, k, v, .. } = shard.tensors();
+        let [mut dq, mut dk, mut dv] = [q, k, v].map(|layout| vec![poison; layout.span()]);
+        let inputs = BackwardInputs {
+            q: &own_q,
+            k: &own_k,
+            v: &own_v,
+            o: &own_o,
+            lse: &own_lse,
+            dout: &own_dout,
+            dlse: None,
+            delta: None,
+        };
+        let outputs = BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv, dsinks: None, delta: None };
+        threads::backward(&schedule, (backend, &plan), &mut peers, inputs, outputs).unwrap();
+        (shard, [dq, dk, dv])
+    });
+    for (shard, found) in found {
+        let wholes = [("dQ", false, (q, &dq)), ("dK", true, (k, &dk)), ("dV", true, (v, &dv))];
+        for ((name, of_keys, (layout, whole)), found) in wholes.into_iter().zip(found) {
+            let expected = own_rows(&shard, of_keys, (layout, whole), poison);
+            let alike = |(a, b): (&T, &T)| a.to_f32().to_bits() == b.to_f32().to_bits();
+            let first = found.iter().zip(&expected).position(|pair| !alike(pair));
+            prop_assert_eq!(first, None, "{} of rank {}", name, shard.rank());
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 5, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn ranks_have_the_gradients_of_one_in_the_simulator(
+        problem in problem(12, 200, None, 8),
+        (world, partition, seed) in (2..4_usize, partition(), any::<u64>()),
+    ) {
+        let backend = Backend::simulator(seed);
+        let window = problem.window();
+        let options = Options { window, softcap: problem.softcap(), ..Options::default() };
+        let problem = Problem::new(*problem.tensors(), problem.dtype(), options).unwrap();
+        let ranks = (world, partition, 1);
+        match problem.dtype() {
+            DType::F32 => check_gradients::<f32>(&problem, &backend, BackwardKernel::BackwardSimt, ranks)?,
+            _ if problem.softcap() > 0.0 => {
+                check_gradients::<f16>(&problem, &backend, BackwardKernel::BackwardSm80, ranks)?;
+            }
+            _ => check_gradients::<f16>(&problem, &backend, BackwardKernel::BackwardSm90, ranks)?,
+        }
+    }
+}
+
+/// More rows than a tile has, so that tiles begin where one device's do not.
+#[test]
+fn nine_ranks_have_the_gradients_of_one() {
+    let (q, k) = (TensorLayout::bshd(1, 40, 2, 8), TensorLayout::bshd(1, 47, 1, 8));
+    let options = Options { causal: true, ..Options::default() };
+    let problem = Problem::new(Tensors { q, k, v: k, o: q }, DType::F32, options).unwrap();
+    let ranks = (9, Partition::ZigZag, 1);
+    check_gradients::<f32>(&problem, &Backend::simulator(3), BackwardKernel::BackwardSimt, ranks).unwrap();
+}
+
+#[test]
+fn what_has_no_gradients_together_is_refused_by_name() {
+    let layout = TensorLayout::bshd(1, 64, 2, 16);
+    let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+    let refused_of = |problem: &Problem| {
+        let shard = Shard::new(problem, 0, 2, Partition::ZigZag).unwrap();
+        Schedule::backward(&shard, StageHeads { first: 1, growth: 1 }).unwrap_err().to_string()
+    };
+    let refused = |options: Options| {
+        refused_of(&Problem::new(tensors, DType::F16, Options { causal: true, ..options }).unwrap())
+    };
+    let named = |reason: &str| format!("context parallelism: {reason}");
+    let window = Options { window: (Some(3), None), ..Options::default() };
+    let counted = "gradients under a left window count keys from a tile's first row";
+    assert_eq!(refused(window), named(counted));
+    let alibi = Options { alibi_slopes: Some(vec![0.5; 2]), ..Options::default() };
+    assert_eq!(refused(alibi), named("gradients with ALiBi count from the last key of a chunk"));
+    let sinks = Options { sinks: Some(vec![0.5; 2]), ..Options::default() };
+    assert_eq!(refused(sinks), named("the gradient of sinks is a sum over the rows of all ranks"));
+    let packed = Problem::varlen(tensors, DType::F16, Options::default(), &[0, 64], &[0, 64]).unwrap();
+    assert_eq!(refused_of(&packed), named("packed sequences have no gradients together so far"));
+    // The CPU computes all gradients at once.
+    let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
+    let layouts = *BackwardProblem::like(problem.clone()).unwrap().layouts();
+    let part = BackwardProblem::part(problem, layouts, BackwardPart::Keys).unwrap();
+    let cpu = Backend::open(Some(BackendKind::Cpu)).unwrap();
+    let error = cpu.plan(&part, &BackwardRequest::default()).unwrap_err().to_string();
+    assert!(error.contains("it computes all gradients at once"), "{error}");
 }
 
 /// ALiBi's bias is added up from where a tile begins, and under a left window so are the blocks of keys.

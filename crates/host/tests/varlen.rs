@@ -431,10 +431,22 @@ fn rows_that_no_sequence_has_keep_their_values_on_a_device() {
         let problem = BackwardProblem::like(problem).unwrap();
         let plan = Plan::new(&problem, Sim::new(0).device(), &BackwardRequest::default()).unwrap();
         let (rows, lse) = ([0.0_f32; 80], [0.0; 10]);
-        let inputs =
-            BackwardInputs { q: &rows, k: &rows, v: &rows, o: &rows, lse: &lse, dout: &rows, dlse: None };
+        let inputs = BackwardInputs {
+            q: &rows,
+            k: &rows,
+            v: &rows,
+            o: &rows,
+            lse: &lse,
+            dout: &rows,
+            dlse: None,
+            delta: None,
+        };
         let [mut dq, mut dk, mut dv] = [rows; 3];
-        kept(&plan, inputs, BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv, dsinks: None })
+        kept(
+            &plan,
+            inputs,
+            BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv, dsinks: None, delta: None },
+        )
     };
     let (whole, no_queries) = (packed(&[0, 4, 10], &[0, 9, 10]), packed(&[0, 4, 9], &[0, 9, 10]));
     let no_keys = packed(&[0, 4, 10], &[0, 7, 9]);

@@ -1,4 +1,4 @@
-//! The report's beginning: a chart of each pass, ratios to the best peer, the trap, at most six sentences.
+//! The report's beginning: a chart of each pass and of several GPUs, ratios to the best peer, the trap, at most six sentences.
 
 use anyhow::Result;
 use fa_bench::lab::{Document, Row};
@@ -6,6 +6,7 @@ use fa_bench::lab::{Document, Row};
 use super::canvas;
 use super::figure::Figure;
 use super::series::STANDARD;
+use super::several::Several;
 use super::speeds::{Pass, Speeds, mean};
 use super::trap::Trap;
 use super::{Claim, Section};
@@ -38,7 +39,8 @@ pub(super) struct RatioCell {
 
 /// All of the beginning.
 pub(super) struct Headline {
-    pub(super) passes: Vec<Part>,
+    /// Of each pass, then of several GPUs.
+    pub(super) charts: Vec<Part>,
     pub(super) ratios: Option<Ratios>,
     pub(super) trap: Option<Part>,
     /// Sentences without a chart here.
@@ -61,21 +63,24 @@ impl Headline {
             };
             Ok(Part { heading, claim: Some(speeds.claim()), figure: speeds.figure(device)? })
         };
-        let passes: Vec<_> = speeds.iter().map(part).collect::<Result<_>>()?;
+        let mut charts: Vec<_> = speeds.iter().map(part).collect::<Result<_>>()?;
+        if let Some(several) = Several::of(sections) {
+            charts.extend(several.parts(device)?);
+        }
         let trap = Trap::of(sections).map(|trap| {
             let heading = "The trap: head_dims that are not aligned";
             Ok::<_, anyhow::Error>(Part { heading, claim: trap.claim(), figure: trap.figure(device)? })
         });
         let trap = trap.transpose()?;
-        let said = passes.iter().chain(&trap).filter(|part| part.claim.is_some()).count();
+        let said = charts.iter().chain(&trap).filter(|part| part.claim.is_some()).count();
         let claims = [checks(sections), memory(sections), products(sections)].into_iter().flatten();
         let claims = claims.take(room.saturating_sub(said)).collect();
-        Ok(Self { passes, ratios: table(&speeds), trap, claims })
+        Ok(Self { charts, ratios: table(&speeds), trap, claims })
     }
 
     /// Its charts, in the order in which a page shows them.
     pub(super) fn figures(&self) -> impl Iterator<Item = &Figure> {
-        self.passes.iter().chain(&self.trap).map(|part| &part.figure)
+        self.charts.iter().chain(&self.trap).map(|part| &part.figure)
     }
 }
 

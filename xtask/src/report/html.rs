@@ -48,10 +48,10 @@ pub(super) fn render(contents: &Contents) -> Result<String> {
     ))
 }
 
-/// Charts of both passes, then ratios beside the trap, then what is left to say.
+/// Charts, then ratios beside the trap, then what is left to say.
 fn beginning(headline: &Headline) -> Result<String> {
     let mut text = String::new();
-    for part in &headline.passes {
+    for part in &headline.charts {
         text.push_str(&of_part(part)?);
     }
     text.push_str("<div class=\"split\">\n");
@@ -128,13 +128,13 @@ fn of_section(section: &Section) -> Result<String> {
         format!("<section id=\"{name}\"><h2>{name}</h2>\n<p>{}.</p>\n", escaped(&capital(&document.what)));
     text.push_str(&format!("<p class=\"source\"><code>{}</code><br>\n", escaped(&document.command)));
     text.push_str(&format!(
-        "{} ({}), driver {}, revision {}, seed {}, <a href=\"{}\">JSON</a></p>\n",
+        "{} ({}), driver {}, revision {}, seed {}, <a href=\"{}.json\">JSON</a></p>\n",
         escaped(&header.device.name),
         header.backend,
         escaped(&header.device.driver),
         escaped(&header.revision),
         header.seed,
-        section.file
+        section.name()
     ));
     if let Some(reason) = &document.stopped {
         text.push_str(&format!("<p class=\"warning\">Incomplete: {}</p>\n", escaped(reason)));

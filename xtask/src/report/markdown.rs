@@ -31,7 +31,7 @@ pub(super) fn render(contents: &Contents) -> String {
 /// Charts, ratios and sentences.
 fn beginning(headline: &Headline) -> String {
     let mut text = String::new();
-    headline.passes.iter().for_each(|part| text.push_str(&of_part(part)));
+    headline.charts.iter().for_each(|part| text.push_str(&of_part(part)));
     if let Some(ratios) = &headline.ratios {
         let cell =
             |cell: &RatioCell| if cell.behind { format!("*{}*", cell.text) } else { cell.text.clone() };
@@ -84,8 +84,13 @@ fn of_section(section: &Section) -> String {
     let mut text = format!("\n## {}\n\n{}.\n\n", section.name(), capital(&document.what));
     text.push_str(&format!("`{}`\n\n", document.command));
     text.push_str(&format!(
-        "{} ({}), driver {}, revision {}, seed {} ([JSON]({}))\n",
-        header.device.name, header.backend, header.device.driver, header.revision, header.seed, section.file
+        "{} ({}), driver {}, revision {}, seed {} ([JSON]({}.json))\n",
+        header.device.name,
+        header.backend,
+        header.device.driver,
+        header.revision,
+        header.seed,
+        section.name()
     ));
     if let Some(reason) = &document.stopped {
         text.push_str(&format!("\n**Incomplete**: {reason}\n"));

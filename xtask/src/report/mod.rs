@@ -8,6 +8,7 @@ mod markdown;
 mod plots;
 mod png;
 mod series;
+mod several;
 mod speeds;
 mod trap;
 
@@ -33,8 +34,8 @@ pub(crate) struct Report {
 
 /// An experiment in the report.
 struct Section {
-    /// The document's file beside the report.
-    file: String,
+    /// Of the document's file beside the report, without its ending.
+    name: String,
     document: Document,
     figures: Vec<Figure>,
 }
@@ -77,7 +78,8 @@ impl Report {
     }
 }
 
-/// The documents of a folder that are experiments', which each lie in a file of the experiment's name.
+/// The documents of a folder that are experiments', which each lie in a file of the experiment's name. Of
+/// several GPUs there may be some, whatever their names.
 fn read(folder: &Path) -> Result<Contents> {
     if !folder.is_dir() {
         bail!("{}: no such folder; `fa-bench all` makes one", folder.display());
@@ -95,17 +97,21 @@ fn read(folder: &Path) -> Result<Contents> {
             continue;
         }
         match Document::read(&path) {
-            Ok(document) if !known && document.header.experiment != experiment => {}
+            Ok(document) if !known && !is_shown(&document, &experiment) => {}
             Ok(document) => {
                 let figures =
                     plots::of(&document).with_context(|| format!("{}: cannot be drawn", path.display()))?;
-                sections.push(Section { file, document, figures });
+                sections.push(Section { name: experiment, document, figures });
             }
             Err(error) if known => unreadable.push(format!("{error:#}")),
             // Other JSON, such as a trace or a sweep.
             Err(_) => {}
         }
     }
+    // Where there is none of `fa-bench all`, none is missing.
+    let is_of_all = |section: &Section| EXPERIMENTS.contains(&section.name());
+    let all = sections.is_empty() || !unreadable.is_empty() || sections.iter().any(is_of_all);
+    let missing = missing.into_iter().filter(|_| all);
     let left_out: Vec<_> = unreadable.into_iter().chain(missing).collect();
     if sections.is_empty() {
         let first = left_out.first().map_or("it is empty", String::as_str);
@@ -114,6 +120,12 @@ fn read(folder: &Path) -> Result<Contents> {
     let room = SENTENCES - usize::from(is_on_cpu(&sections));
     let headline = Headline::of(&sections, device(&sections), room)?;
     Ok(Contents { headline, sections, left_out })
+}
+
+/// Whether a document that is not of `fa-bench all` is shown: it has its experiment's name, or is of several
+/// GPUs.
+fn is_shown(document: &Document, name: &str) -> bool {
+    [name, several::EXPERIMENT].contains(&&*document.header.experiment)
 }
 
 /// Names of experiments: those of `fa-bench all` in its order, then those of other files. The machine's
@@ -184,7 +196,12 @@ impl Contents {
 }
 
 impl Section {
+    /// As headings and links have it: its experiment's, unless there are several documents of that.
     fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn experiment(&self) -> &str {
         &self.document.header.experiment
     }
 

@@ -93,6 +93,32 @@ pub(super) fn look(series: &str) -> Look {
     }
 }
 
+/// Sides of a problem on several GPUs by the beginning of their series' name, the first that fits, with
+/// whether it is the library's.
+const SIDES: [(&str, RGBColor, bool); 6] = [
+    ("together, nccl", SKY, true),
+    ("together", BLUE, true),
+    ("one GPU", BROWN, false),
+    ("each by itself", GREY, false),
+    ("PyTorch context_parallel, cudnn", VERMILION, false),
+    ("PyTorch", GREEN, false),
+];
+
+/// How a side of so many GPUs looks: its colour is the side's, its mark the number's.
+pub(super) fn side(series: &str, gpus: usize) -> Look {
+    let found = SIDES.iter().find(|(start, ..)| series.starts_with(start));
+    let &(_, colour, own) = found.unwrap_or(&("", SLATE, false));
+    let mark = match gpus {
+        1 => Mark::Down,
+        2 => Mark::Circle,
+        4 => Mark::Square,
+        8 => Mark::Diamond,
+        _ => Mark::Up,
+    };
+    let label = if gpus > 1 { format!("{series}, {gpus} GPUs") } else { series.to_owned() };
+    Look { label, colour, mark, own }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,7 +136,8 @@ mod tests {
     fn every_colour_shows_on_light_and_dark_paper() {
         let peers = PEERS.iter().map(|peer| peer.2).filter(|&colour| colour != INK);
         let own = OWN.iter().map(|own| own.1);
-        for colour in peers.chain(own).chain([SLATE, BROWN]) {
+        let sides = SIDES.iter().map(|side| side.1);
+        for colour in peers.chain(own).chain(sides).chain([SLATE, BROWN]) {
             let light = 1.05 / (luminance(colour) + 0.05);
             let dark = (luminance(colour) + 0.05) / (luminance(RGBColor(0x16, 0x17, 0x1b)) + 0.05);
             assert!(light >= 3.0 && dark >= 3.0, "{colour:?}: {light:.2} on light, {dark:.2} on dark");
@@ -142,6 +169,17 @@ mod tests {
                 assert!((one.colour, one.mark) != (other.colour, other.mark), "{one:?} {other:?}");
             }
         }
+        let sides = ["together, peer", "each by itself", "PyTorch context_parallel, flash"];
+        let sides = sides.map(|series| [2, 4, 8].map(|gpus| side(series, gpus)));
+        let others =
+            [side("one GPU", 1), side("PyTorch context_parallel, cudnn", 2), side("together, nccl-ce", 2)];
+        let sides: Vec<_> = sides.into_iter().flatten().chain(others).collect();
+        for (index, one) in sides.iter().enumerate() {
+            for other in &sides[..index] {
+                assert!((one.colour, one.mark) != (other.colour, other.mark), "{one:?} {other:?}");
+            }
+        }
+        assert_eq!((&*sides[1].label, sides[1].own), ("together, peer, 4 GPUs", true));
         assert_eq!(looks[7].label, "cuDNN");
         assert!(look(SERVED).own && look(SERVED).label == SERVED);
         assert_eq!(look("torch MATH with copies").label, "math with copies");

@@ -1,4 +1,5 @@
 mod beginning;
+mod several;
 
 use super::*;
 use serde_json::{Value, json};

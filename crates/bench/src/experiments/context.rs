@@ -2,7 +2,11 @@
 //! once.
 
 mod decode;
+mod grid;
 mod launch;
+mod pass;
+mod record;
+mod rows;
 mod team;
 mod tensors;
 
@@ -10,23 +14,29 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use flash_attention::cuda::Cuda;
-use flash_attention::distributed::{Distributed, LocalRanks, Partition, World, request_of_one};
-use flash_attention::{DType, Element, Options, Plan, Problem, Request, Tensors};
-use serde::Serialize;
+use flash_attention::distributed::{Distributed, World};
+use flash_attention::{BackendKind, DType, Problem};
 
-use crate::args::{BackendArgs, Choice, ReportArgs, at_least_one, named, seconds};
-use crate::inputs::normal;
-use crate::lab::Shared;
+use crate::args::{
+    BackendArgs, Choice, Grid, LabArgs, MeasureArgs, ReportArgs, at_least_one, named, seconds,
+};
+use crate::failure::usage;
+use crate::interrupt;
+use crate::lab::{self, Lab, Recipe, Shared};
 use crate::measure::with_output_element;
-use crate::output::Screen;
 use crate::problem::{Layout, describe};
-use crate::record::Header;
-use crate::session::Session;
-use crate::table::{self, table};
 use crate::timer::Times;
-use launch::{TorchProblems, TorchTime};
-use team::{Side, Team, TeamPlan, Work};
-use tensors::{PATTERN, Part, Whole};
+use record::{Measured, Setting};
+use team::{Side, Work};
+
+const RECIPE: Recipe = Recipe {
+    name: "context",
+    what: "one problem on several GPUs, in turns with one GPU and with each GPU by itself",
+    reported_elsewhere: None,
+    axis: Some("tokens of a sequence"),
+    iterations: 9,
+    scaled: false,
+};
 
 /// Arguments of `context`.
 #[derive(Clone, Debug, clap::Args)]
@@ -37,6 +47,11 @@ pub(crate) struct Args {
     /// Put all ranks on the first GPU, where they take turns: their bits, and no speed
     #[arg(long)]
     on_one: bool,
+    /// The problems whose figures are published, in place of those of other arguments; PyTorch computes those
+    /// of up to 262,144 tokens
+    #[arg(long, value_parser = named(&Grid::ALL, Grid::name))]
+    #[arg(conflicts_with_all = ["seq", "batch", "heads", "kv_heads", "dim", "dtype", "full", "window_left"])]
+    grid: Option<Grid>,
     /// Tokens of each sequence
     #[arg(long, value_name = "ROWS,…", value_delimiter = ',', default_values_t = [32_768_usize, 131_072, 262_144])]
     seq: Vec<usize>,
@@ -55,8 +70,11 @@ pub(crate) struct Args {
     /// Storage type of Q, K, V and O
     #[arg(long, default_value = "bf16", value_parser = named(&DType::RESULTS, DType::name))]
     dtype: DType,
+    /// Gradients: dQ, dK and dV from O, lse and dO
+    #[arg(long, conflicts_with = "peer")]
+    backward: bool,
     /// Decode: one query row for each sequence, whose --seq keys GPUs share out, bound by memory
-    #[arg(long, conflicts_with_all = ["full", "window_left", "contiguous", "peer"])]
+    #[arg(long, conflicts_with_all = ["backward", "full", "window_left", "contiguous", "peer"])]
     decode: bool,
     /// All queries see all keys; by default none sees a key that comes after it
     #[arg(long)]
@@ -73,7 +91,7 @@ pub(crate) struct Args {
     /// Seconds after which a rank in another process that says nothing is gone
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds)]
     patience: f64,
-    /// Compare the bits of O and lse with one GPU's, in each of so many runs; with --decode, their errors
+    /// Compare the bits of what is computed with one GPU's, in each of so many runs; with --decode, the errors
     #[arg(long, value_name = "RUNS", num_args = 0..=1, default_value_t = 1, default_missing_value = "100")]
     check: usize,
     /// Turns of each side, at least 2
@@ -87,49 +105,6 @@ pub(crate) struct Args {
     peer: Option<Choice>,
     #[command(flatten)]
     report: ReportArgs,
-}
-
-impl Args {
-    /// GPUs of all ranks.
-    const fn count(&self) -> f64 {
-        if self.on_one { 1.0 } else { self.gpus as f64 }
-    }
-}
-
-#[derive(Serialize)]
-struct Document<R> {
-    #[serde(flatten)]
-    header: Header,
-    gpus: usize,
-    partition: &'static str,
-    transport: &'static str,
-    rows: Vec<R>,
-    torch: Vec<TorchTime>,
-    passed: bool,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct RowRecord {
-    problem: String,
-    seq: usize,
-    flops: f64,
-    /// One GPU by itself.
-    one_s: f64,
-    /// The slowest of all GPUs, each with the whole problem.
-    independent_s: f64,
-    /// All GPUs together.
-    together_s: f64,
-    turns: usize,
-    /// one / (GPUs · together).
-    of_linear: f64,
-    /// independent / (GPUs · together): what is left of it where GPUs share nothing but their power.
-    of_independent: f64,
-    tflops_per_gpu: f64,
-    /// Beside the tensors, of the rank that takes the most.
-    extra_bytes: usize,
-    reasons: Vec<String>,
-    checked_runs: usize,
-    difference: Option<String>,
 }
 
 /// Time of a side's turn.
@@ -191,10 +166,13 @@ impl Ranks {
 }
 
 /// Runs the experiment; false if bits differ.
-pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
-    let screen = args.report.open()?;
+pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
+    let problems = args.problems()?;
     let world = World::launched()?;
-    let ranks = match (&world, args.transport) {
+    if args.on_one && (world.is_some() || args.transport == Transport::NcclCe) {
+        return Err(usage("--on-one is for ranks of one process: with nccl-ce each has a GPU of its own"));
+    }
+    let (ranks, transport) = match (&world, args.transport) {
         (Some(world), _) => {
             anyhow::ensure!(
                 world.size == args.gpus,
@@ -203,11 +181,9 @@ pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
                 args.gpus
             );
             let cuda = Cuda::new(world.local_rank)?;
-            Ranks::Process(Box::new(Distributed::new(
-                world.clone(),
-                &cuda,
-                Duration::from_secs_f64(args.patience),
-            )?))
+            let patience = Duration::from_secs_f64(args.patience);
+            let group = Distributed::new(world.clone(), &cuda, patience)?;
+            (Ranks::Process(Box::new(group)), Transport::NcclCe)
         }
         (None, Transport::NcclCe) => {
             // One line in place of one from each rank.
@@ -216,148 +192,81 @@ pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
         }
         (None, Transport::Peer) => {
             let gpus = (0..args.gpus).map(|gpu| Cuda::new(if args.on_one { 0 } else { gpu }));
-            Ranks::Local(gpus.collect::<flash_attention::Result<Vec<_>>>()?)
+            (Ranks::Local(gpus.collect::<flash_attention::Result<Vec<_>>>()?), Transport::Peer)
         }
     };
-    let is_first = world.is_none_or(|world| world.rank == 0);
-    let first = BackendArgs { backend: Some(flash_attention::BackendKind::Cuda), device: None };
-    let session = Session::open(&first)?;
-    if is_first {
-        session.header(&screen)?;
+    if world.is_some_and(|world| world.rank > 0) {
+        let mut passed = true;
+        for problem in &problems {
+            passed &= measure(args, &ranks, problem)?.passed();
+        }
+        return Ok(passed);
     }
-    let out = Out { session: &session, screen: is_first.then_some(&screen) };
-    if args.decode {
-        let rows = out.rows(args, |seq| decode::row(args, &ranks, seq), |row| &row.reasons)?;
-        let passed = rows.iter().all(|row| row.failure.is_none());
-        let shown = (&decode::TITLES[..], rows.iter().map(decode::cells).collect());
-        return out.document(args, &ranks, shown, rows, (Vec::new(), passed));
-    }
-    let row = |seq| {
-        let problem = problem(args, seq)?;
-        with_output_element!(args.dtype, of_problem(args, &ranks, &problem))
-    };
-    let rows = out.rows(args, row, |row| &row.reasons)?;
-    let passed = rows.iter().all(|row| row.difference.is_none());
-    let torch = match (&args.peer, out.screen) {
-        (Some(choice), Some(screen)) => torch(args, choice, &rows, screen)?,
-        _ => Vec::new(),
-    };
-    let shown = (&TITLES[..], rows.iter().map(cells).collect());
-    out.document(args, &ranks, shown, rows, (torch, passed))
+    lab::run(&RECIPE, &args.of_lab(), shared, |lab| {
+        let setting = Setting::new(args, transport);
+        lab.note(setting.note());
+        let mut measured = Vec::new();
+        for problem in &problems {
+            lab.line(describe(problem, Layout::Bshd))?;
+            let found = measure(args, &ranks, problem)?;
+            found.notes().into_iter().for_each(|note| lab.note(note));
+            found.rows(&setting).into_iter().try_for_each(|row| lab.push(row).map(drop))?;
+            measured.push(found);
+        }
+        args.peer.as_ref().map_or(Ok(()), |choice| torch(args, choice, &measured, lab))
+    })
 }
 
-/// Where a process shows what it measured: the first rank's on the screen and in a document, others' nowhere.
-struct Out<'a> {
-    session: &'a Session,
-    screen: Option<&'a Screen>,
-}
-
-impl Out<'_> {
-    /// A row for each length, whose reasons are shown as soon as it is there.
-    fn rows<R>(
-        &self,
-        args: &Args,
-        row: impl Fn(usize) -> Result<R>,
-        reasons: impl Fn(&R) -> &[String],
-    ) -> Result<Vec<R>> {
-        let shown = |&seq: &usize| {
-            let row = row(seq)?;
-            if let Some(screen) = self.screen {
-                reasons(&row).iter().try_for_each(|reason| screen.line(reason))?;
-            }
-            Ok(row)
-        };
-        args.seq.iter().map(shown).collect()
-    }
-
-    /// Shows a table of titles and cells, and writes the document; gives whether all is right.
-    fn document<R: Serialize>(
-        &self,
-        args: &Args,
-        ranks: &Ranks,
-        (titles, cells): (&[&str], Vec<Vec<String>>),
-        rows: Vec<R>,
-        (torch, passed): (Vec<TorchTime>, bool),
-    ) -> Result<bool> {
-        let Some(screen) = self.screen else { return Ok(passed) };
-        screen.line(table(titles, cells))?;
-        let header = Header::new("context", self.session, args.report.seed);
-        let partition = if args.contiguous || args.decode { "contiguous" } else { "zigzag" };
-        let transport = match ranks {
-            Ranks::Local(_) => Transport::Peer,
-            Ranks::Process(_) => Transport::NcclCe,
-        };
-        let transport = transport.name();
-        let document = Document { header, gpus: args.gpus, partition, transport, rows, torch, passed };
-        args.report.write(&document, screen)?;
-        Ok(passed)
+impl Args {
+    /// What the lab takes of them. PyTorch's ranks are processes of their own.
+    fn of_lab(&self) -> LabArgs {
+        LabArgs {
+            peer: None,
+            backend: BackendArgs { backend: Some(BackendKind::Cuda), device: None },
+            measure: MeasureArgs {
+                warmup: None,
+                iterations: Some(self.iterations),
+                budget: self.budget,
+                force: false,
+            },
+            report: self.report.clone(),
+        }
     }
 }
 
-/// Titles of [`cells`].
-const TITLES: [&str; 9] = [
-    "problem",
-    "one GPU",
-    "each by itself",
-    "together",
-    "of linear",
-    "TFLOP/s a GPU",
-    "turns",
-    "extra",
-    "bits",
-];
-
-/// PyTorch's times of the same problems, and how much faster the ranks here are.
-fn torch(args: &Args, choice: &Choice, rows: &[RowRecord], screen: &Screen) -> Result<Vec<TorchTime>> {
-    let problems = TorchProblems {
-        batch: args.batch,
-        heads: args.heads,
-        kv_heads: args.kv_heads.unwrap_or(args.heads),
-        dim: args.dim,
-        dtype: args.dtype.name(),
-        causal: !args.full,
-        seq: &args.seq,
-    };
-    let times = launch::torch(&choice.python, args.gpus, &problems)?;
+/// PyTorch's times of the same problems.
+fn torch(args: &Args, choice: &Choice, measured: &[Measured], lab: &mut Lab) -> Result<()> {
+    let measured: Vec<_> = measured.iter().filter(|measured| args.is_for_peer(&measured.problem)).collect();
+    let problems = measured.iter().map(|measured| &measured.problem);
+    let times = launch::torch(&choice.python, args.gpus, problems)?;
+    if let Some(time) = times.first() {
+        lab.note(format!("PyTorch {} ran behind the others, not in turns", time.version));
+    }
     for time in &times {
-        let name = format!("PyTorch's context_parallel, {}, S={}", time.backend, time.seq);
-        let ours = rows.iter().find(|row| row.seq == time.seq).map(|row| row.together_s);
-        screen.line(match (time.seconds, ours) {
-            (Some(theirs), Some(ours)) => {
-                format!("{name}: {}, {:.2} times as long as together", table::seconds(theirs), theirs / ours)
-            }
-            _ => format!("{name}: {}", time.error.as_deref().unwrap_or("no time")),
-        })?;
+        let of = measured.get(time.problem).context("PyTorch names a problem that it was not given")?;
+        lab.push(of.torch_row(args.gpus, time))?;
     }
-    Ok(times)
+    Ok(())
 }
 
-fn cells(row: &RowRecord) -> Vec<String> {
-    vec![
-        row.problem.clone(),
-        table::seconds(row.one_s),
-        table::seconds(row.independent_s),
-        table::seconds(row.together_s),
-        format!("{:.1} %", 100.0 * row.of_linear),
-        format!("{:.0}", row.tflops_per_gpu),
-        row.turns.to_string(),
-        format!("{:.2} GiB", row.extra_bytes as f64 / f64::from(1 << 30)),
-        match &row.difference {
-            None => format!("the same, {} runs", row.checked_runs),
-            Some(difference) => format!("FAIL: {difference}"),
-        },
-    ]
-}
-
-fn problem(args: &Args, seq: usize) -> Result<Problem> {
-    let of = |heads| Layout::Bshd.tensor(args.batch, seq, heads, args.dim);
-    let (q, k) = (of(args.heads), of(args.kv_heads.unwrap_or(args.heads)));
-    let options = Options { causal: !args.full, window: (args.window_left, None), ..Options::default() };
-    Ok(Problem::new(Tensors { q, k, v: k, o: q }, args.dtype, options)?)
+fn measure(args: &Args, ranks: &Ranks, problem: &Problem) -> Result<Measured> {
+    use decode::measure as decode;
+    use rows::{backward, forward};
+    match (args.decode, args.backward) {
+        (true, _) => with_output_element!(args.dtype, decode(args, ranks, problem)),
+        (_, true) => with_output_element!(args.dtype, backward(args, ranks, problem)),
+        _ => with_output_element!(args.dtype, forward(args, ranks, problem)),
+    }
 }
 
 /// Products that a GPU may be expected to compute in a second, for how often a side runs in a turn.
 const FLOPS: f64 = 600e12;
+
+/// Seconds that it takes to enqueue one side's work.
+const LAUNCHES: f64 = 20e-6;
+
+/// Seconds of a run from which on a side is warm from the run that was checked.
+const LONG: f64 = 2.0;
 
 /// How often each side runs in a turn, and how many turns there are, where one GPU takes about so many
 /// seconds: the same on all ranks.
@@ -368,84 +277,33 @@ fn effort(args: &Args, once: f64) -> ([usize; 3], usize) {
     (runs, ((args.budget / turn) as usize).clamp(2, args.iterations.max(2)))
 }
 
-/// Seconds that it takes to enqueue one side's work.
-const LAUNCHES: f64 = 20e-6;
-
-/// Median seconds of each side in turns, and how many there were, where one GPU takes about `once`.
+/// Seconds of each side in turns, where one GPU takes about `once`; and of the slowest rank by itself, where
+/// ranks share one GPU.
 fn in_turns<W: Work>(
     args: &Args,
     group: Option<&Distributed>,
     sides: (&impl Work, &[W]),
     once: f64,
-) -> Result<([f64; 3], usize)> {
+    slowest_rank: impl Fn(usize) -> Result<f64>,
+) -> Result<([Times; 3], Option<Times>)> {
     let (runs, turns) = effort(args, once);
-    // What takes seconds is warm from the run that was checked.
-    if once < 2.0 {
-        for (side, runs) in Side::ALL.into_iter().zip(runs) {
-            side.time(group, sides, runs)?;
-        }
+    let warmup = if once < LONG { runs } else { [0; 3] };
+    for (side, runs) in Side::ALL.into_iter().zip(warmup).filter(|(_, runs)| *runs > 0) {
+        side.time(group, sides, runs)?;
     }
     let mut times: [Vec<f64>; 3] = Default::default();
+    let mut of_ranks = Vec::new();
     for _ in 0..turns {
+        interrupt::check()?;
         for ((side, runs), times) in Side::ALL.into_iter().zip(runs).zip(&mut times) {
             times.push(side.time(group, sides, runs)?);
         }
-    }
-    Ok((times.map(|seconds| Times { warmup_runs: runs[0], seconds }.median()), turns))
-}
-
-fn of_problem<T: Element<Output = T>>(args: &Args, ranks: &Ranks, problem: &Problem) -> Result<RowRecord> {
-    let pattern = [0, 1, 2].map(|tensor| normal::<T>(args.report.seed, tensor, PATTERN));
-    let partition = if args.contiguous { Partition::Contiguous } else { Partition::ZigZag };
-    let request = request_of_one(problem, &Request::default());
-    let (plan, parts) = match ranks {
-        Ranks::Local(gpus) => {
-            let ranks = LocalRanks::new(gpus, problem, partition, &request)?;
-            let shards = (0..ranks.world()).filter_map(|rank| ranks.shard(rank));
-            let parts = gpus.iter().zip(shards).map(|(gpu, shard)| Part::new(gpu, shard, &pattern));
-            let parts = parts.collect::<Result<_>>()?;
-            (TeamPlan::Local(Box::new(ranks)), parts)
-        }
-        Ranks::Process(group) => {
-            let plan = group.plan(problem, partition, &request)?;
-            let parts = vec![Part::new(group.cuda(), plan.shard(), &pattern)?];
-            (TeamPlan::Rank(Box::new(plan)), parts)
-        }
-    };
-    let mut team = Team { plan, parts };
-    let whole = |gpu: &Cuda| Whole::new(gpu, Plan::new(problem, gpu.device(), &request)?, &pattern);
-    let mut wholes =
-        ranks.each_gpu(args).iter().map(whole).collect::<Result<Vec<_>>>().context("one GPU's tensors")?;
-    let (mut difference, mut checked) = (None, 0);
-    let expected = if args.check > 0 { Some(wholes[0].outputs()?) } else { None };
-    while let Some(expected) = expected.as_ref().filter(|_| checked < args.check && difference.is_none()) {
-        team.poison()?;
-        team.enqueue()?;
-        team.wait()?;
-        checked += 1;
-        for part in &team.parts {
-            difference = difference.or(part.difference::<T>(expected)?);
+        if args.on_one {
+            of_ranks.push(slowest_rank(runs[2])?);
         }
     }
-    drop(expected);
-    let group = ranks.group();
-    let once = problem.flops() / FLOPS + LAUNCHES;
-    let ([one_s, independent_s, together_s], turns) = in_turns(args, group, (&team, &wholes), once)?;
-    let count = args.count();
-    Ok(RowRecord {
-        problem: describe(problem, Layout::Bshd),
-        seq: problem.seqlen_q(),
-        flops: problem.flops(),
-        one_s,
-        independent_s,
-        together_s,
-        turns,
-        of_linear: one_s / (count * together_s),
-        of_independent: independent_s / (count * together_s),
-        tflops_per_gpu: problem.flops() / together_s / count / 1e12,
-        extra_bytes: team.extra_bytes(),
-        reasons: team.reasons(),
-        checked_runs: checked,
-        difference,
-    })
+    let [one, independent, together] = times;
+    let of_side = |side: usize, seconds| Times { warmup_runs: warmup[side], seconds };
+    let of_ranks = (!of_ranks.is_empty()).then_some(Times { warmup_runs: 0, seconds: of_ranks });
+    Ok(([of_side(0, one), of_side(1, independent), of_side(2, together)], of_ranks))
 }

@@ -229,6 +229,20 @@ impl CheckRecord {
             passed: verdict.passed(),
         }
     }
+
+    /// Of a result that must have all bits of another, of so many rows.
+    pub(crate) const fn of_bits(rows_checked: usize, same: bool) -> Self {
+        let max_error = if same { 0.0 } else { f64::NAN };
+        Self {
+            rows_checked,
+            max_error,
+            bound: 0.0,
+            lse_max_error: max_error,
+            lse_bound: 0.0,
+            unwritten: 0,
+            passed: same,
+        }
+    }
 }
 
 impl Document {

@@ -10,7 +10,7 @@ use super::pairs::{self, Pair};
 use super::plan::owns_keys;
 use super::stored::{self, Blocks};
 use super::way::DqWay;
-use super::{BackwardKernel, BackwardProblem, GradientLayouts};
+use super::{BackwardKernel, BackwardPart, BackwardProblem, GradientLayouts};
 use crate::forward::Addresses;
 use crate::launch::{attention_params, class_map, pack_params, strides};
 use crate::plan::{CopyStage, cached_heads, cached_kv_heads};
@@ -35,6 +35,8 @@ pub struct BackwardAddresses {
     pub dlse: Option<u64>,
     /// Gradient of the sinks, where it is wanted.
     pub dsinks: Option<u64>,
+    /// delta, in the order of lse: what a [`BackwardPart`](super::BackwardPart) writes or reads.
+    pub delta: Option<u64>,
 }
 
 impl BackwardAddresses {
@@ -143,9 +145,15 @@ fn heads_per_swizzle(problem: &BackwardProblem, entry: &Entry) -> u32 {
 /// The parameters that every entry takes.
 fn plain_params(problem: &BackwardProblem, addresses: &BackwardAddresses) -> Result<BackwardParams> {
     let forward = problem.forward();
-    if addresses.forward.lse.is_none() {
+    let part = problem.computes();
+    if addresses.forward.lse.is_none() && part != BackwardPart::Delta {
         return Err(Error::MissingAddress { tensor: "lse" });
     }
+    let delta = match addresses.delta {
+        None if part != BackwardPart::All => return Err(Error::MissingAddress { tensor: "delta" }),
+        Some(delta) if part != BackwardPart::All => delta,
+        _ => addresses.forward.workspace,
+    };
     let sinks = if addresses.dsinks.is_some() { problem.sinks()? } else { 0 };
     let sequences_of_sink = if sinks > forward.heads() { 1 } else { forward.batch() as u32 };
     let GradientLayouts { dout, dq, dk, dv } = problem.layouts();
@@ -161,7 +169,7 @@ fn plain_params(problem: &BackwardProblem, addresses: &BackwardAddresses) -> Res
         dq: addresses.dq,
         dk: addresses.dk,
         dv: addresses.dv,
-        delta: addresses.forward.workspace,
+        delta,
         dout_strides: strides(dout),
         dq_strides: strides(dq),
         dk_strides: strides(dk),

@@ -21,7 +21,9 @@ pub use judge::{ExpectedGradients, GradientReport};
 pub use launch::BackwardAddresses;
 pub(crate) use launch::params;
 pub use plan::BackwardPlan;
-pub use problem::{BackwardInputs, BackwardOutputs, BackwardProblem, BackwardResults, GradientLayouts};
+pub use problem::{
+    BackwardInputs, BackwardOutputs, BackwardPart, BackwardProblem, BackwardResults, GradientLayouts,
+};
 #[cfg(feature = "testing")]
 pub use reference::{GradientInputs, Gradients, KvHead};
 pub use request::{BackwardKernel, BackwardRequest};

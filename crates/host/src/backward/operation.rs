@@ -5,14 +5,14 @@ use fa_kernels::ptx::tma;
 
 use super::launch::LaunchDetails;
 use super::{
-    BackwardAddresses, BackwardInputs, BackwardKernel, BackwardOutputs, BackwardPlan, BackwardProblem,
-    BackwardRequest, BackwardResults, params, plan,
+    BackwardAddresses, BackwardInputs, BackwardKernel, BackwardOutputs, BackwardPart, BackwardPlan,
+    BackwardProblem, BackwardRequest, BackwardResults, params, plan,
 };
 use crate::forward::Addresses;
 use crate::launch::{check_workspace, place_cu_seqlens, place_seqused_k};
 use crate::operation::{Choice, Launch, Operation, Tensor, sealed};
 use crate::tensor_map::TensorMap;
-use crate::{DType, Device, Element, Result, TensorLayout};
+use crate::{DType, Device, Element, Error, Result, TensorLayout};
 
 impl sealed::Sealed for BackwardProblem {}
 
@@ -45,36 +45,54 @@ impl Operation for BackwardProblem {
         outputs: &'t mut BackwardOutputs<'_, T>,
         place: &mut dyn FnMut(Tensor<'t>) -> Result<u64>,
     ) -> Result<BackwardAddresses> {
-        let (forward, gradients) = (plan.problem().forward(), plan.problem().layouts());
-        let tensors = forward.tensors();
+        let (problem, forward) = (plan.problem(), plan.problem().forward());
+        let (tensors, gradients) = (forward.tensors(), problem.layouts());
         let (keeps_queries, keeps_keys) = (forward.leaves_queries(), forward.leaves_keys());
+        let part = problem.computes();
+        let reads = |is_read: bool| move |tensor: Tensor<'t>| is_read.then_some(tensor);
+        let (products, rows) = (reads(part != BackwardPart::Delta), reads(part.reads_o()));
+        let (queries, keys) = (reads(part.has_queries()), reads(part.has_keys()));
+        let mut place = |tensor: Option<Tensor<'t>>| tensor.map_or(Ok(0), &mut *place);
         Ok(BackwardAddresses {
             forward: Addresses {
-                q: place(Tensor::input("q", inputs.q, tensors.q))?,
-                k: place(Tensor::input("k", inputs.k, tensors.k))?,
-                v: place(Tensor::input("v", inputs.v, tensors.v))?,
-                o: place(Tensor::input("o", inputs.o, tensors.o))?,
-                lse: Some(place(Tensor::list("lse", inputs.lse, forward.lse_len()))?),
-                workspace: place(Tensor::workspace("workspace", plan.workspace_bytes()))?,
-                per_head: forward.scores().place(place)?,
+                q: place(products(Tensor::input("q", inputs.q, tensors.q)))?,
+                k: place(products(Tensor::input("k", inputs.k, tensors.k)))?,
+                v: place(products(Tensor::input("v", inputs.v, tensors.v)))?,
+                o: place(rows(Tensor::input("o", inputs.o, tensors.o)))?,
+                lse: Some(place(products(Tensor::list("lse", inputs.lse, forward.lse_len())))?),
+                workspace: place(Some(Tensor::workspace("workspace", plan.workspace_bytes())))?,
+                per_head: forward.scores().place(&mut |tensor| place(Some(tensor)))?,
                 descale: [None; 3],            // There is no backward pass in e4m3.
                 functions: Default::default(), // Nor with functions of scores.
-                cu_seqlens: place_cu_seqlens(forward, place)?,
-                seqused_k: place_seqused_k(forward, place)?,
+                cu_seqlens: place_cu_seqlens(forward, &mut |tensor| place(Some(tensor)))?,
+                seqused_k: place_seqused_k(forward, &mut |tensor| place(Some(tensor)))?,
             },
-            dout: place(Tensor::input("dout", inputs.dout, gradients.dout))?,
-            dq: place(Tensor::written("dq", &mut *outputs.dq, gradients.dq, keeps_queries))?,
-            dk: place(Tensor::written("dk", &mut *outputs.dk, gradients.dk, keeps_keys))?,
-            dv: place(Tensor::written("dv", &mut *outputs.dv, gradients.dv, keeps_keys))?,
-            dlse: inputs.dlse.map(|dlse| place(Tensor::list("dlse", dlse, forward.lse_len()))).transpose()?,
+            dout: place(Some(Tensor::input("dout", inputs.dout, gradients.dout)))?,
+            dq: place(queries(Tensor::written("dq", &mut *outputs.dq, gradients.dq, keeps_queries)))?,
+            dk: place(keys(Tensor::written("dk", &mut *outputs.dk, gradients.dk, keeps_keys)))?,
+            dv: place(keys(Tensor::written("dv", &mut *outputs.dv, gradients.dv, keeps_keys)))?,
+            dlse: inputs
+                .dlse
+                .map(|dlse| place(rows(Tensor::list("dlse", dlse, forward.lse_len()))))
+                .transpose()?,
             dsinks: outputs
                 .dsinks
                 .as_deref_mut()
                 .map(|dsinks| {
-                    let contiguous = TensorLayout::bshd(1, 1, 1, plan.problem().sinks()?);
-                    place(Tensor::output("dsinks", dsinks, contiguous))
+                    let contiguous = TensorLayout::bshd(1, 1, 1, problem.sinks()?);
+                    place(Some(Tensor::output("dsinks", dsinks, contiguous)))
                 })
                 .transpose()?,
+            delta: match (part, inputs.delta, outputs.delta.as_deref_mut()) {
+                (BackwardPart::All, ..) => None,
+                (BackwardPart::Delta, _, Some(delta)) => {
+                    Some(place(Some(Tensor::output("delta", delta, forward.lse_layout())))?)
+                }
+                (BackwardPart::Queries | BackwardPart::Keys, Some(delta), _) => {
+                    Some(place(Some(Tensor::list("delta", delta, forward.lse_len())))?)
+                }
+                _ => return Err(Error::MissingAddress { tensor: "delta" }),
+            },
         })
     }
 
@@ -113,7 +131,7 @@ impl Operation for BackwardProblem {
 
     fn outputs<T: Element>(results: &mut BackwardResults<T>) -> BackwardOutputs<'_, T> {
         let BackwardResults { dq, dk, dv, dsinks } = results;
-        BackwardOutputs { dq, dk, dv, dsinks: dsinks.as_deref_mut() }
+        BackwardOutputs { dq, dk, dv, dsinks: dsinks.as_deref_mut(), delta: None }
     }
 }
 

@@ -14,7 +14,7 @@ use super::pairs;
 use super::stored::{self, Storage, Stored, Tiles};
 use super::summed::Summed;
 use super::way::DqWay;
-use super::{BackwardKernel, BackwardProblem, BackwardRequest};
+use super::{BackwardKernel, BackwardPart, BackwardProblem, BackwardRequest};
 use crate::operation::{self, Launch};
 use crate::plan::{
     Key, TUNED, Tuned, built_for, check_entry, check_fits, check_heads, check_kernel, check_target,
@@ -35,10 +35,18 @@ type Choice = operation::Choice<BackwardProblem>;
 /// would be too large.
 pub(super) fn plan(problem: &BackwardProblem, device: &Device, request: &BackwardRequest) -> Result<Choice> {
     let available = BackwardKernel::of_backend(device.backend);
+    let part = problem.computes();
+    // A part has no dS to store, and none to read.
+    let alone = BackwardRequest { workspace_limit: Some(0), unit_rows: None, ..request.clone() };
+    let request = if part == BackwardPart::All { request } else { &alone };
     check_kernel(request.kernel, available, device.backend, BackwardKernel::name)?;
     if device.backend == BackendKind::Cpu {
         if let Some(name) = &request.entry {
             return Err(no_such_entry(problem, name));
+        }
+        if part != BackwardPart::All {
+            let reason = "it computes all gradients at once".to_owned();
+            return Err(Error::UnfitKernel { kernel: BackwardKernel::BackwardCpu.name(), reason });
         }
         let reasons = vec!["backward_cpu: P and dS by recomputation, on all cores".to_owned()];
         return Ok(Choice::on_cpu(BackwardKernel::BackwardCpu, reasons));
@@ -84,6 +92,18 @@ pub(super) fn plan_entry(
         return Err(unfit("it does not do with weights what the problem does"));
     }
     of_kernel(problem, device, chosen, (Some(entry), request.storage()), TUNED)
+}
+
+impl BackwardPart {
+    /// Whether the launch is one of the part's, where scores are computed twice.
+    pub(crate) const fn has_launch(self, algorithm: Algorithm) -> bool {
+        match self {
+            Self::All => true,
+            Self::Delta => matches!(algorithm, Algorithm::BackwardDelta),
+            Self::Queries => !is_first(algorithm) && !owns_keys(algorithm),
+            Self::Keys => owns_keys(algorithm),
+        }
+    }
 }
 
 /// Whether a launch's blocks own keys, and not queries.
@@ -247,7 +267,7 @@ fn launches(
         let why;
         (dq_way, why) = choose_dq_way(problem, device, (asked, storage), table)?;
         plan.reasons.push(why);
-        if !copies.is_empty() {
+        if !copies.is_empty() && problem.computes() != BackwardPart::Delta {
             let cycles = dq_way.cycles(forward, device);
             plan.reasons.push(packed::reason(problem, device, &copies, cycles));
             plan.launches.push(packed::launch(copies, device)?);
@@ -266,7 +286,8 @@ fn launches(
     }
     plan.reasons.extend(way_reason(way).map(str::to_owned));
     let mut entries = Vec::new();
-    for algorithm in first_launches(problem).into_iter().chain(way.iter().copied()) {
+    let of_part = |algorithm: &Algorithm| problem.computes().has_launch(*algorithm);
+    for algorithm in first_launches(problem).into_iter().chain(way.iter().copied()).filter(of_part) {
         let (entry, order) = match asked.filter(|entry| entry.algorithm == algorithm) {
             Some(entry) => {
                 check_fits(entry, forward, device)?;

@@ -44,6 +44,41 @@ pub struct GradientLayouts {
 pub struct BackwardProblem {
     forward: Problem,
     layouts: GradientLayouts,
+    part: BackwardPart,
+}
+
+/// What of a backward pass a problem computes.
+///
+/// Gradients of queries and those of keys come from different rows of the other side. So a device that has
+/// some rows of a sequence computes both apart, over all rows that its own meet, from delta that is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum BackwardPart {
+    /// All gradients.
+    #[default]
+    All,
+    /// delta = rowsum(dO ∘ O) − dlse alone, fp32 in the order of lse.
+    Delta,
+    /// dQ alone, from delta.
+    Queries,
+    /// dK and dV alone, from delta.
+    Keys,
+}
+
+impl BackwardPart {
+    /// Whether it makes delta, of O.
+    pub(super) const fn reads_o(self) -> bool {
+        matches!(self, Self::All | Self::Delta)
+    }
+
+    /// Whether it writes dQ.
+    pub(super) const fn has_queries(self) -> bool {
+        matches!(self, Self::All | Self::Queries)
+    }
+
+    /// Whether it writes dK and dV.
+    pub(super) const fn has_keys(self) -> bool {
+        matches!(self, Self::All | Self::Keys)
+    }
 }
 
 /// Host tensors that a backward pass reads.
@@ -65,6 +100,8 @@ pub struct BackwardInputs<'a, T> {
     pub dout: &'a [T],
     /// Gradient of the log-sum-exp, in its order, where anything but O depends on it.
     pub dlse: Option<&'a [f32]>,
+    /// delta, in the order of lse, of a [`BackwardPart`] that reads it in place of O and dlse.
+    pub delta: Option<&'a [f32]>,
 }
 
 /// Host tensors that a backward pass writes; elements that the views do not reach keep their values.
@@ -78,6 +115,8 @@ pub struct BackwardOutputs<'a, T> {
     pub dv: &'a mut [T],
     /// Gradient of the sinks, `[H]` or `[B, H]` as they are, of a problem that has some.
     pub dsinks: Option<&'a mut [f32]>,
+    /// delta, in the order of lse, of [`BackwardPart::Delta`].
+    pub delta: Option<&'a mut [f32]>,
 }
 
 /// The gradients of a call, in buffers of the library's, as long as their views reach.
@@ -150,7 +189,26 @@ impl BackwardProblem {
         for (tensor, layout, ..) in &pairs[1..] {
             layout.check_disjoint(tensor)?;
         }
-        Ok(Self { forward, layouts })
+        Ok(Self { forward, layouts, part: BackwardPart::All })
+    }
+
+    /// A part of a backward pass, whose lse and delta may be views ([`Problem::with_lse_strides`]). Tensors
+    /// that it neither reads nor writes are left out of a call.
+    ///
+    /// # Errors
+    /// As [`Self::new`], and for sinks, whose gradient is a sum over all rows.
+    pub fn part(forward: Problem, layouts: GradientLayouts, part: BackwardPart) -> Result<Self> {
+        if forward.scores().per_head_lens().sinks.is_some() {
+            let reason = "the gradient of sinks is a sum over all rows".to_owned();
+            return Err(Error::Context { reason });
+        }
+        let contiguous = Self::new(forward.clone().without_lse_strides(), layouts)?;
+        Ok(Self { forward, part, ..contiguous })
+    }
+
+    /// What of the backward pass it computes.
+    pub const fn computes(&self) -> BackwardPart {
+        self.part
     }
 
     /// The gradients of `forward` in the layouts of the tensors that they belong to.
@@ -174,9 +232,16 @@ impl BackwardProblem {
     }
 
     /// Multiplications and additions of the five matrix products, by FlashAttention's convention 2.5 times
-    /// the forward pass's; a kernel that recomputes more does not count it.
+    /// the forward pass's; a kernel that recomputes more does not count it. Of a part, those of its products:
+    /// three for dQ, and four for dK and dV.
     pub fn flops(&self) -> f64 {
-        2.5 * self.forward.flops()
+        let passes = match self.part {
+            BackwardPart::All => 2.5,
+            BackwardPart::Delta => 0.0,
+            BackwardPart::Queries => 1.5,
+            BackwardPart::Keys => 2.0,
+        };
+        passes * self.forward.flops()
     }
 
     /// How many sinks have a gradient.
@@ -207,7 +272,7 @@ impl BackwardProblem {
 
     /// [`Self::check`] of what is read.
     pub(crate) fn check_inputs<T: Element>(&self, inputs: &BackwardInputs<'_, T>) -> Result<()> {
-        let BackwardInputs { q, k, v, o, lse, dout, dlse } = inputs;
+        let BackwardInputs { q, k, v, o, lse, dout, dlse, delta: _ } = inputs;
         self.forward.check_buffers::<T>(q.len(), k.len(), v.len(), o.len(), Some(lse.len()))?;
         let lse_len = self.forward.lse_len();
         let dlse = dlse.map_or(lse_len, <[f32]>::len);
@@ -274,10 +339,12 @@ mod tests {
             lse: &lse,
             dout: &half[..319],
             dlse: None,
+            delta: None,
         };
         let message = |inputs: &BackwardInputs<'_, half::f16>, dv: usize| {
             let [mut dq, mut dk, mut dv] = [320, 224, dv].map(|len| vec![half::f16::ZERO; len]);
-            let outputs = BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv, dsinks: None };
+            let outputs =
+                BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv, dsinks: None, delta: None };
             problem.check(inputs, &outputs).unwrap_err().to_string()
         };
         assert_eq!(message(&inputs, 224), "dout: buffer has 319 elements; its shape and strides reach 320");
@@ -297,13 +364,26 @@ mod tests {
             BackwardProblem::like(forward).unwrap()
         };
         let (half, lse) = ([half::f16::ZERO; 320], [0.0; 40]);
-        let inputs =
-            BackwardInputs { q: &half, k: &half, v: &half, o: &half, lse: &lse, dout: &half, dlse: None };
+        let inputs = BackwardInputs {
+            q: &half,
+            k: &half,
+            v: &half,
+            o: &half,
+            lse: &lse,
+            dout: &half,
+            dlse: None,
+            delta: None,
+        };
         let check = |problem: &BackwardProblem, dsinks: usize| {
             let [mut dq, mut dk, mut dv] = [half; 3];
             let mut dsinks = vec![0.0; dsinks];
-            let outputs =
-                BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv, dsinks: Some(&mut dsinks) };
+            let outputs = BackwardOutputs {
+                dq: &mut dq,
+                dk: &mut dk,
+                dv: &mut dv,
+                dsinks: Some(&mut dsinks),
+                delta: None,
+            };
             problem.check(&inputs, &outputs).map_err(|error| error.to_string())
         };
         assert_eq!(check(&problem(Some(4)), 4), Ok(()));

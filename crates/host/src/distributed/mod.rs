@@ -20,6 +20,7 @@ mod decode;
 mod frame;
 mod group;
 mod partition;
+mod requests;
 mod schedule;
 mod shard;
 #[cfg(feature = "testing")]
@@ -29,12 +30,17 @@ mod world;
 pub use decode::DecodeShard;
 pub use group::{Fingerprint, Group, PeerCause};
 pub use partition::{Cut, Half, Partition};
-pub use schedule::{Attend, Gather, Gathered, Place, Schedule, Stage, StageHeads, Step, Stream, Work};
+pub(crate) use requests::Requests;
+pub use schedule::{
+    Attend, Differentiate, Gather, Gathered, Place, Schedule, Stage, StageHeads, Step, Stream, Work,
+};
 pub use shard::{Run, Shard, request_of_one};
 pub use world::World;
 
 #[cfg(feature = "cuda")]
-pub use crate::cuda::ranks::{Distributed, LocalDecode, LocalRanks, RankDecode, RankPlan, ShardAddresses};
+pub use crate::cuda::ranks::{
+    Distributed, LocalDecode, LocalRanks, RankDecode, RankPlan, ShardAddresses, Sharded,
+};
 #[cfg(feature = "cuda")]
 pub(crate) use decode::{SharedPlan, merging, of_splits};
 

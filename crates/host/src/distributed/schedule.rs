@@ -1,11 +1,15 @@
 //! What a rank does, as data: which rows are gathered where, and who waits for whom.
 
+mod backward;
+mod staged;
+
 use std::ops::Range;
 
-use super::shard::CutSequence;
 use super::{Half, Shard};
-use crate::append::{AppendOptions, AppendProblem, AppendTensors};
-use crate::{Problem, Result, TensorLayout, Tensors};
+use crate::append::AppendProblem;
+use crate::backward::BackwardProblem;
+use crate::{DType, Problem, Result};
+use staged::{Staged, gathered_keys, place_keys};
 
 /// Key/value heads of a sequence that are gathered and attended to together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,19 +20,39 @@ pub struct Stage {
     pub kv_heads: Range<usize>,
 }
 
-/// Which tensor is gathered.
+/// Which tensor is gathered: K and V for the queries of all ranks, and in a backward pass the others, for the
+/// keys of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gathered {
     /// Keys.
     K,
     /// Values.
     V,
+    /// Queries.
+    Q,
+    /// Gradient of the output.
+    Dout,
+    /// Log-sum-exp.
+    Lse,
+    /// delta = rowsum(dO ∘ O).
+    Delta,
 }
 
 impl Gathered {
-    /// Its place in lists of both.
+    /// How many there are.
+    pub const COUNT: usize = 6;
+
+    /// Its place in lists of all.
     pub const fn index(self) -> usize {
         self as usize
+    }
+
+    /// Storage type of its elements, of a problem of this one.
+    pub const fn dtype(self, problem: DType) -> DType {
+        match self {
+            Self::Lse | Self::Delta => DType::F32,
+            _ => problem,
+        }
     }
 }
 
@@ -76,24 +100,42 @@ pub struct Attend {
     pub lse: usize,
 }
 
-/// A half's rows of a stage's heads on their way to where they belong in the gathered ones: appended to a
-/// cache.
+/// A half's rows of two tensors of a stage's heads on their way to where they belong in the gathered ones:
+/// appended to a cache.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place {
     /// Index of the stage.
     pub stage: usize,
+    /// The tensors: K and V, Q and dO, or lse and delta.
+    pub tensors: [Gathered; 2],
     /// The problem, over views.
     pub problem: AppendProblem,
-    /// Elements of the rank's K before the view's first.
-    pub k: usize,
-    /// The same of V.
-    pub v: usize,
-    /// Elements of the gathered K before the cache's first.
-    pub k_cache: usize,
-    /// The same of V.
-    pub v_cache: usize,
+    /// Elements of the rank's tensors before the views' first.
+    pub from: [usize; 2],
+    /// Elements of the gathered tensors before the caches' first.
+    pub to: [usize; 2],
     /// Rows of the cache before the half's.
     pub before: usize,
+}
+
+/// A part of a backward pass, over views: delta of the rank's own rows, dQ of a half's queries over gathered
+/// K and V, or dK and dV of a half's keys over gathered Q, dO, lse and delta.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Differentiate {
+    /// Index of the stage; of none for delta.
+    pub stage: Option<usize>,
+    /// The problem, whose gradients lie as what they are of.
+    pub problem: BackwardProblem,
+    /// Elements of Q before the view's first, the rank's or the gathered one, and of dQ.
+    pub q: usize,
+    /// Elements of K, and of dK.
+    pub k: usize,
+    /// Elements of V, and of dV.
+    pub v: usize,
+    /// Elements of O, and of dO.
+    pub o: usize,
+    /// Elements of lse, and of delta.
+    pub lse: usize,
 }
 
 /// Work of a step.
@@ -110,6 +152,8 @@ pub enum Work {
     },
     /// A half's queries of a stage.
     Attend(Box<Attend>),
+    /// A part of a backward pass.
+    Differentiate(Box<Differentiate>),
     /// Packed sequences that are the rank's as they are, over its own tensors from their first elements on.
     Own(Box<Problem>),
 }
@@ -163,16 +207,18 @@ impl StageHeads {
         Self { first: 1, growth: ((attends / gathers) as usize).max(1) }
     }
 
-    /// Heads of all stages: sequences one after another.
-    fn stages(self, cut: &[CutSequence], kv_heads: usize) -> Vec<Stage> {
+    /// All stages of a rank: sequences one after another.
+    fn stages(self, shard: &Shard) -> Vec<Staged<'_>> {
+        let kv_heads = shard.problem().kv_heads();
         let mut most = self.first.max(1);
-        let mut stages = Vec::new();
-        for batch in cut.iter().map(|cut| cut.sequence) {
+        let mut stages: Vec<Staged<'_>> = Vec::new();
+        for cut in shard.cut() {
             let mut end = 0;
             while end < kv_heads {
                 let next = kv_heads.min(end.saturating_add(most));
                 most = (next - end).saturating_mul(self.growth.max(1));
-                stages.push(Stage { batch, kv_heads: end..next });
+                let stage = Stage { batch: cut.sequence, kv_heads: end..next };
+                stages.push(Staged::behind(stages.last(), (shard, cut), stage));
                 end = next;
             }
         }
@@ -191,19 +237,20 @@ pub struct Step {
     pub after: Vec<usize>,
 }
 
-/// A rank's work of a forward pass, in an order in which it may be enqueued.
+/// A rank's work of a forward or backward pass, in an order in which it may be enqueued.
 ///
 /// Gathered K has the stages one after another, each of which is [2N·L, heads, D], contiguous, where L is
-/// [`Cut::chunk_len`](super::Cut::chunk_len) of the sequence's keys, and V the same with Dv: chunks lie in the order of
-/// their rows, and are one piece each.
+/// [`Cut::chunk_len`](super::Cut::chunk_len) of the sequence's keys, and V the same with Dv: chunks lie in the
+/// order of their rows, and are one piece each. So do Q and dO, with chunks of queries; lse and delta are
+/// [heads, 2N·L].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
     /// What is gathered and attended to together, in order.
     pub stages: Vec<Stage>,
     /// The work.
     pub steps: Vec<Step>,
-    /// Elements of the gathered K and V.
-    pub gathered: [usize; 2],
+    /// Elements of the gathered tensors, in the order of [`Gathered`].
+    pub gathered: [usize; Gathered::COUNT],
 }
 
 impl Schedule {
@@ -212,150 +259,30 @@ impl Schedule {
     /// # Errors
     /// As [`Problem::new`] and [`AppendProblem::new`], for the parts' tensors.
     pub fn forward(shard: &Shard, heads: StageHeads) -> Result<Self> {
-        let problem = shard.problem();
-        let stages = heads.stages(shard.cut(), problem.kv_heads());
+        let stages = heads.stages(shard);
         let mut steps = Vec::new();
-        let mut before = 0;
-        let mut placed = Vec::new();
-        for (index, stage) in stages.iter().enumerate() {
-            let Some(cut) = shard.cut().iter().find(|cut| cut.sequence == stage.batch) else { continue };
-            let stage = Staged { shard, index, stage, cut, before };
-            for half in Half::ALL {
-                if let Some(place) = stage.place(half)? {
-                    // What the first stage waits for is not behind the others' rows.
-                    let stream = Stream::Attention(if index == 0 { 0 } else { Stream::LANES - 1 });
-                    steps.push(Step { stream, work: Work::Place(Box::new(place)), after: vec![] });
-                }
-            }
-            before += stage.rows() * stage.stage.kv_heads.len();
-            placed.push((stage, steps.len().checked_sub(1)));
-        }
+        let placed = place_keys(&stages, &mut steps)?;
         if let Some(own) = shard.whole_sequences()? {
             // They wait for nobody: attention while the first heads are gathered.
             let work = Work::Own(Box::new(own));
             steps.push(Step { stream: Stream::Attention(Stream::LANES - 1), work, after: vec![] });
         }
-        for (stage, placed) in placed {
-            let (gather, index) = (steps.len(), stage.index);
-            let work = Work::Gather { stage: index, gathers: stage.gathers() };
+        for (stage, placed) in stages.iter().zip(placed) {
+            let gather = steps.len();
+            let work = Work::Gather { stage: stage.index, gathers: stage.key_gathers() };
             steps.push(Step { stream: Stream::Copies, work, after: placed.into_iter().collect() });
             // In a zigzag under a causal mask the high half sees more keys: its long tiles begin first.
             for (lane, half) in [Half::High, Half::Low].into_iter().enumerate() {
                 if let Some(attend) = stage.attend(half)? {
-                    let stream = Stream::Attention((2 * index + lane) % Stream::LANES);
+                    let stream = Stream::Attention((2 * stage.index + lane) % Stream::LANES);
                     let work = Work::Attend(Box::new(attend));
                     steps.push(Step { stream, work, after: vec![gather] });
                 }
             }
         }
-        let gathered = [problem.head_dim(), problem.head_dim_v()].map(|columns| before * columns);
-        Ok(Self { stages, steps, gathered })
-    }
-}
-
-/// A stage of a rank, with its sequence.
-#[derive(Clone, Copy)]
-struct Staged<'a> {
-    shard: &'a Shard,
-    index: usize,
-    stage: &'a Stage,
-    cut: &'a CutSequence,
-    /// Rows of the gathered K and V, of one head each, before the stage's.
-    before: usize,
-}
-
-impl Staged<'_> {
-    /// Rows of each head of the gathered K and V.
-    const fn rows(&self) -> usize {
-        2 * self.shard.world() * self.cut.keys.chunk_len()
-    }
-
-    /// What a half's rows are appended to; none where it has no rows.
-    fn place(&self, half: Half) -> Result<Option<Place>> {
-        let Self { shard, index, stage, cut, before } = *self;
-        let (keys, own) = (cut.keys, shard.tensors());
-        let (rows, heads) = (keys.rows_of(shard.rank(), half), stage.kv_heads.len());
-        if rows.is_empty() {
-            return Ok(None);
-        }
-        let first = cut.first[1] + keys.local_start(shard.rank(), half);
-        let new = |layout: &TensorLayout| TensorLayout { batch: 1, seqlen: rows.len(), heads, ..*layout };
-        let cache = |of: &TensorLayout| TensorLayout::bshd(1, self.rows(), heads, of.head_dim);
-        let (k_cache, v_cache) = (cache(&own.k), cache(&own.v));
-        let tensors = AppendTensors { k: new(&own.k), v: new(&own.v), k_cache, v_cache };
-        Ok(Some(Place {
-            stage: index,
-            problem: AppendProblem::new(tensors, shard.problem().dtype(), AppendOptions::default())?,
-            k: own.k.row(cut.batch, first, stage.kv_heads.start),
-            v: own.v.row(cut.batch, first, stage.kv_heads.start),
-            k_cache: before * k_cache.head_dim,
-            v_cache: before * v_cache.head_dim,
-            before: keys.chunk_of(shard.rank(), half) * keys.chunk_len(),
-        }))
-    }
-
-    /// The gathers of a stage.
-    fn gathers(&self) -> Vec<Gather> {
-        let Self { shard, stage, before, .. } = *self;
-        let (keys, problem) = (self.cut.keys, shard.problem());
-        let tensors = [(Gathered::K, problem.head_dim()), (Gathered::V, problem.head_dim_v())];
-        // Where a rank's chunks are neighbours, both come at once.
-        let are_neighbours = keys.chunk_of(0, Half::High) == 1;
-        let world = shard.world();
-        let parts: &[(usize, usize, bool)] =
-            if are_neighbours { &[(0, 2, false)] } else { &[(0, 1, false), (world, 1, true)] };
-        let of_tensor = |(tensor, columns)| {
-            let chunk_elements = keys.chunk_len() * stage.kv_heads.len() * columns;
-            parts.iter().map(move |&(chunk, chunks, reversed)| Gather {
-                tensor,
-                first: before * columns + chunk * chunk_elements,
-                piece: chunks * chunk_elements,
-                reversed,
-            })
-        };
-        tensors.into_iter().flat_map(of_tensor).collect()
-    }
-
-    /// Attention of a half's queries of a stage; none where it has no rows.
-    ///
-    /// Queries from q₀ to before q₁ of a sequence see no key from `end` on. A problem over the keys before
-    /// `end` aligns masks to its last key, which is `beyond` keys behind the diagonal of the last query.
-    fn attend(&self, half: Half) -> Result<Option<Attend>> {
-        let Self { shard, index, stage, cut, before } = *self;
-        let (whole, rank) = (shard.problem(), shard.rank());
-        let (rows, seqlen_k) = (cut.queries.rows_of(rank, half), cut.keys.rows());
-        if rows.is_empty() {
-            return Ok(None);
-        }
-        let (left, right) = whole.window();
-        let diagonal_end = rows.end + seqlen_k - cut.queries.rows();
-        let end = right.map_or(seqlen_k, |right| diagonal_end.saturating_add(right).min(seqlen_k));
-        let beyond = end - diagonal_end;
-        let window = (left.map(|left| left.saturating_add(beyond)), right.map(|right| right - beyond));
-        let heads = stage.kv_heads.start * whole.group()..stage.kv_heads.end * whole.group();
-        let own = shard.tensors();
-        let first_row = cut.first[0] + cut.queries.local_start(rank, half);
-        let queries = |layout: &TensorLayout| TensorLayout {
-            batch: 1,
-            seqlen: rows.len(),
-            heads: heads.len(),
-            ..*layout
-        };
-        let keys = |columns: usize| TensorLayout::bshd(1, end, stage.kv_heads.len(), columns);
-        let (k, v) = (keys(whole.head_dim()), keys(whole.head_dim_v()));
-        let tensors = Tensors { q: queries(&own.q), k, v, o: queries(&own.o) };
-        let problem = whole.part_in_window(tensors, stage.batch, heads.clone(), window)?;
-        let lse_head = own.q.seqlen;
-        Ok(Some(Attend {
-            stage: index,
-            half,
-            problem: problem.with_lse_strides(heads.len() * lse_head, lse_head)?,
-            q: own.q.row(cut.batch, first_row, heads.start),
-            o: own.o.row(cut.batch, first_row, heads.start),
-            k: before * k.head_dim,
-            v: before * v.head_dim,
-            lse: (cut.batch * whole.heads() + heads.start) * lse_head + first_row,
-        }))
+        let [k, v] = gathered_keys(shard, &stages);
+        let stages = stages.into_iter().map(|staged| staged.stage).collect();
+        Ok(Self { stages, steps, gathered: [k, v, 0, 0, 0, 0] })
     }
 }
 
@@ -364,8 +291,9 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::distributed::Partition;
-    use crate::{DType, Options};
+    use crate::backward::BackwardPart;
+    use crate::distributed::{Cut, Partition};
+    use crate::{Options, TensorLayout, Tensors};
     use proptest::prelude::*;
 
     impl Schedule {
@@ -381,20 +309,28 @@ mod tests {
             before
         }
 
-        /// What is wrong with a rank's schedule, if anything is: a key that is read before it came, or came
+        /// What is wrong with a rank's schedule, if anything is: a row that is read before it came, or came
         /// too often.
         fn defect(&self, shard: &Shard) -> Option<String> {
             let before = self.before();
             let mut gathered = HashSet::new();
             for (index, step) in self.steps.iter().enumerate() {
+                let missing = |is_needed: &dyn Fn(&Work) -> bool| {
+                    let came =
+                        before[index].iter().filter(|&&other| is_needed(&self.steps[other].work)).count();
+                    came < self.steps.iter().filter(|step| is_needed(&step.work)).count()
+                };
+                let is_delta =
+                    |work: &Work| matches!(work, Work::Differentiate(part) if part.stage.is_none());
                 match &step.work {
-                    Work::Place(_) | Work::Own(_) => {}
+                    Work::Place(place) => {
+                        if place.tensors.contains(&Gathered::Delta) && missing(&is_delta) {
+                            return Some(format!("step {index} places delta before it is there"));
+                        }
+                    }
                     Work::Gather { stage, gathers } => {
-                        let is_place =
-                            |step: &Step| matches!(&step.work, Work::Place(place) if place.stage == *stage);
-                        let came =
-                            before[index].iter().filter(|&&other| is_place(&self.steps[other])).count();
-                        if came < self.steps.iter().filter(|step| is_place(step)).count() {
+                        let is_placed = |work: &Work| matches!(work, Work::Place(of) if of.stage == *stage);
+                        if missing(&is_placed) {
                             return Some(format!("step {index} sends rows that are not placed"));
                         }
                         for gather in gathers {
@@ -406,24 +342,12 @@ mod tests {
                             }
                         }
                     }
-                    Work::Attend(attend) => {
-                        let came = |of: Gathered| {
-                            let steps = before[index].iter().map(|&other| &self.steps[other].work);
-                            let gathers = steps.filter_map(|work| match work {
-                                Work::Gather { gathers, .. } => Some(gathers),
-                                _ => None,
-                            });
-                            let pieces = gathers.flatten().filter(move |gather| gather.tensor == of);
-                            let world = shard.world();
-                            pieces.flat_map(move |gather| {
-                                (0..world).map(move |rank| gather.piece_of(rank, world))
-                            })
-                        };
-                        let keys = attend.problem.tensors();
-                        for (tensor, first, layout) in
-                            [(Gathered::K, attend.k, keys.k), (Gathered::V, attend.v, keys.v)]
-                        {
-                            if !covers(came(tensor).collect(), first..first + layout.span()) {
+                    Work::Attend(_) | Work::Differentiate(_) | Work::Own(_) => {
+                        if step.work.reads_delta() && missing(&is_delta) {
+                            return Some(format!("step {index} reads delta before it is there"));
+                        }
+                        for (tensor, range) in step.work.reads() {
+                            if !covers(self.came(&before[index], tensor, shard.world()), range) {
                                 return Some(format!("step {index} reads {tensor:?} before it came"));
                             }
                         }
@@ -431,6 +355,51 @@ mod tests {
                 }
             }
             None
+        }
+
+        /// What of a gathered tensor came in these steps.
+        fn came(&self, steps: &HashSet<usize>, tensor: Gathered, world: usize) -> Vec<Range<usize>> {
+            let gathers = steps.iter().filter_map(|&step| match &self.steps[step].work {
+                Work::Gather { gathers, .. } => Some(gathers),
+                _ => None,
+            });
+            let pieces = gathers.flatten().filter(|gather| gather.tensor == tensor);
+            pieces.flat_map(|gather| (0..world).map(|rank| gather.piece_of(rank, world))).collect()
+        }
+    }
+
+    impl Work {
+        /// Whether it reads delta of the rank's own rows.
+        fn reads_delta(&self) -> bool {
+            matches!(self, Self::Differentiate(part) if part.problem.computes() == BackwardPart::Queries)
+        }
+
+        /// What it reads of gathered tensors.
+        fn reads(&self) -> Vec<(Gathered, Range<usize>)> {
+            let from = |first: usize, layout: TensorLayout| first..first + layout.span();
+            match self {
+                Self::Attend(attend) => {
+                    let Tensors { k, v, .. } = *attend.problem.tensors();
+                    vec![(Gathered::K, from(attend.k, k)), (Gathered::V, from(attend.v, v))]
+                }
+                Self::Differentiate(part) => {
+                    let Tensors { q, k, v, o } = *part.problem.forward().tensors();
+                    let lse = part.lse..part.lse + part.problem.forward().lse_len();
+                    match part.problem.computes() {
+                        BackwardPart::Queries => {
+                            vec![(Gathered::K, from(part.k, k)), (Gathered::V, from(part.v, v))]
+                        }
+                        BackwardPart::Keys => vec![
+                            (Gathered::Q, from(part.q, q)),
+                            (Gathered::Dout, from(part.o, o)),
+                            (Gathered::Lse, lse.clone()),
+                            (Gathered::Delta, lse),
+                        ],
+                        _ => vec![],
+                    }
+                }
+                Self::Place(_) | Self::Gather { .. } | Self::Own(_) => vec![],
+            }
         }
     }
 
@@ -476,8 +445,7 @@ mod tests {
                 for step in &schedule.steps {
                     let Work::Attend(attend) = &step.work else { continue };
                     let stage = &schedule.stages[attend.stage];
-                    let cut = shard.cut()[stage.batch];
-                    let first = cut.queries.rows_of(rank, attend.half).start;
+                    let first = shard.cut()[stage.batch].queries.rows_of(rank, attend.half).start;
                     for (row, head) in (0..attend.problem.seqlen_q()).flat_map(|row| {
                         (0..attend.problem.heads()).map(move |head| (row, head))
                     }) {
@@ -490,6 +458,86 @@ mod tests {
                 }
             }
             prop_assert_eq!(seen.len(), whole.batch() * whole.heads() * sq);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// dQ of each query over the keys that it sees, and dK and dV of each key over the queries that see
+        /// it, are one rank's, and are computed once.
+        #[test]
+        fn each_gradient_is_computed_once_after_its_rows_came(
+            heads in [1..3_usize, 1..4, 1..3],
+            (world, more, keys) in (1..9_usize, 0..60_usize, 0..40_usize),
+            right in proptest::option::of(0..90_usize),
+            (is_zigzag, first, growth) in (any::<bool>(), 1..3_usize, 1..5_usize),
+        ) {
+            let partition = if is_zigzag { Partition::ZigZag } else { Partition::Contiguous };
+            let sq = 2 * world + more;
+            let whole = problem(heads, (sq, sq + keys), (None, right));
+            let (mut of_queries, mut of_keys) = (HashSet::new(), HashSet::new());
+            for rank in 0..world {
+                let shard = Shard::new(&whole, rank, world, partition).unwrap();
+                let schedule = Schedule::backward(&shard, StageHeads { first, growth }).unwrap();
+                prop_assert_eq!(schedule.defect(&shard), None);
+                for step in &schedule.steps {
+                    let Work::Differentiate(part) = &step.work else { continue };
+                    let Some(stage) = part.stage.map(|stage| &schedule.stages[stage]) else { continue };
+                    let (forward, own) = (part.problem.forward(), shard.tensors());
+                    let cut = shard.cut()[stage.batch];
+                    // Which half it is, its views say.
+                    let half_at = |layout: &TensorLayout, at: usize, cut: &Cut, head: usize| {
+                        Half::ALL.into_iter().find(|&half| {
+                            !cut.rows_of(rank, half).is_empty()
+                                && layout.row(stage.batch, cut.local_start(rank, half), head) == at
+                        })
+                    };
+                    if part.problem.computes() == BackwardPart::Queries {
+                        let head = stage.kv_heads.start * whole.group();
+                        let half = half_at(&own.q, part.q, &cut.queries, head).unwrap();
+                        let rows = cut.queries.rows_of(rank, half);
+                        prop_assert_eq!(forward.seqlen_q(), rows.len());
+                        for (row, whole_row) in rows.enumerate() {
+                            let seen = whole.visible_keys(stage.batch, whole_row);
+                            prop_assert_eq!(forward.visible_keys(0, row), seen);
+                            let heads = head..head + forward.heads();
+                            prop_assert!(heads.clone().all(|head| of_queries.insert((stage.batch, head, whole_row))));
+                        }
+                    } else {
+                        let half = half_at(&own.k, part.k, &cut.keys, stage.kv_heads.start).unwrap();
+                        let rows = cut.keys.rows_of(rank, half);
+                        for row in 0..sq {
+                            let seen = whole.visible_keys(stage.batch, row);
+                            let in_part = seen.start.max(rows.start)..seen.end.min(rows.end).max(rows.start);
+                            let found = forward.visible_keys(0, row);
+                            let found = found.start + rows.start..found.end + rows.start;
+                            prop_assert!(found == in_part || found.is_empty() && in_part.is_empty(), "{:?} {:?}", found, in_part);
+                        }
+                        for row in rows {
+                            prop_assert!(stage.kv_heads.clone().all(|head| of_keys.insert((stage.batch, head, row))));
+                        }
+                    }
+                }
+            }
+            prop_assert_eq!(of_queries.len(), whole.batch() * whole.heads() * sq);
+            prop_assert_eq!(of_keys.len(), whole.batch() * whole.kv_heads() * (sq + keys));
+        }
+    }
+
+    #[test]
+    fn a_gradient_that_nobody_waits_for_is_found() {
+        let whole = problem([1, 2, 1], (64, 64), (None, Some(0)));
+        let shard = Shard::new(&whole, 1, 4, Partition::ZigZag).unwrap();
+        let schedule = Schedule::backward(&shard, StageHeads { first: 1, growth: 1 }).unwrap();
+        assert_eq!(schedule.defect(&shard), None);
+        let awaited: HashSet<_> = schedule.steps.iter().flat_map(|step| step.after.clone()).collect();
+        // delta, four gathers, and what is placed for each of them.
+        assert_eq!(awaited.len(), 9);
+        for step in awaited {
+            let mut changed = schedule.clone();
+            changed.steps.iter_mut().for_each(|other| other.after.retain(|&after| after != step));
+            assert!(changed.defect(&shard).is_some(), "{:?}", schedule.steps[step].stream);
         }
     }
 

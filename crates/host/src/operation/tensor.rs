@@ -108,7 +108,7 @@ pub(crate) fn bytes<T: Plain>(values: &[T]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
-fn bytes_mut<T: Plain>(values: &mut [T]) -> &mut [u8] {
+pub(crate) fn bytes_mut<T: Plain>(values: &mut [T]) -> &mut [u8] {
     // SAFETY: as in `bytes`; whatever is written is a value, and the slice stays borrowed meanwhile.
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
 }

@@ -9,7 +9,9 @@ use fa_kernels::config::Sm90Config;
 use fa_kernels::entries::Tile;
 use shares::{Shares, longest_share};
 
-use super::cost::h200::{MANY_TILES, MAX_SHORT_TILES, MAX_SINGLE_ROUNDS, UNCACHED, WORTH_SINGLE_TILES};
+use super::cost::h200::{
+    LONG_TILE, MANY_TILES, MAX_SHORT_TILES, MAX_SINGLE_ROUNDS, UNCACHED, WORTH_SINGLE_TILES,
+};
 use super::cost::{Costs, cached_heads, has_short_tiles, short_block_m, tiles, whole_tiles};
 use crate::Problem;
 
@@ -94,7 +96,7 @@ impl Schedule {
 /// another; but their number rarely goes into the grid, and short ones at the end fill the last round. Under
 /// a causal mask the longest go first. How even the shares are then depends on how the number of heads in a
 /// swizzle goes into the grid, so all are tried; and where that leaves them uneven, the last rounds' tiles
-/// are a block each.
+/// are a block each. Long ones all are, since multiprocessors drift apart however evenly they are dealt out.
 pub(super) fn schedule(problem: &Problem, tile: &Tile, places: u32) -> Schedule {
     if problem.is_packed() {
         return varlen::schedule(problem, tile, places);
@@ -112,8 +114,14 @@ pub(super) fn schedule(problem: &Problem, tile: &Tile, places: u32) -> Schedule 
     let plain = TileOrder::default();
     let (cycles, order) = if all_tiles(0) > MANY_TILES * blocks {
         let heads_per_swizzle = if masks_right_alone { cached.min(heads) as u32 } else { 1 };
-        let whole: u64 = Costs::of_head(problem, tile, 0).whole.iter().sum();
-        let order = TileOrder { heads_per_swizzle, snake_order: masks_right_alone, ..plain };
+        let costs = Costs::of_head(problem, tile, 0).whole;
+        let whole: u64 = costs.iter().sum();
+        let order = if costs.iter().any(|&cycles| cycles >= LONG_TILE) {
+            let tail_tiles = (all_tiles(0) - blocks) as u32;
+            TileOrder { heads_per_swizzle, tail_tiles, ..plain }
+        } else {
+            TileOrder { heads_per_swizzle, snake_order: masks_right_alone, ..plain }
+        };
         ((heads as u64 * whole) as f64 / blocks as f64, order)
     } else if all_tiles(0) <= blocks {
         rate(plain)

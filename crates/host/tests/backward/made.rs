@@ -71,7 +71,16 @@ impl<T: Element<Output = T>> Made<T> {
 
     pub(crate) fn inputs(&self) -> BackwardInputs<'_, T> {
         let [q, k, v] = &self.inputs;
-        BackwardInputs { q, k, v, o: &self.o, lse: &self.lse, dout: &self.dout, dlse: self.dlse.as_deref() }
+        BackwardInputs {
+            q,
+            k,
+            v,
+            o: &self.o,
+            lse: &self.lse,
+            dout: &self.dout,
+            dlse: self.dlse.as_deref(),
+            delta: None,
+        }
     }
 
     pub(crate) fn gradient_inputs(&self) -> GradientInputs<'_, T> {
@@ -98,8 +107,13 @@ impl<T: Element<Output = T>> Made<T> {
         let [mut dq, mut dk, mut dv] = [dq, dk, dv].map(|layout| vec![T::from_f32(-77.0); layout.span() + 3]);
         let sinks = self.problem.forward().per_head().sinks;
         let mut dsinks = sinks.map(|sinks| vec![-77.0; sinks.len() + 1]);
-        let outputs =
-            BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv, dsinks: dsinks.as_deref_mut() };
+        let outputs = BackwardOutputs {
+            dq: &mut dq,
+            dk: &mut dk,
+            dv: &mut dv,
+            dsinks: dsinks.as_deref_mut(),
+            delta: None,
+        };
         backend.run(&plan, self.inputs(), outputs)?;
         Ok(Ran { gradients: [dq, dk, dv], dsinks, plan })
     }

@@ -59,7 +59,13 @@ fn tensors_may_start_at_any_address() {
         };
         let mut gradients = [(); 3].map(|()| vec![f16::from_f32(-77.0); layout.span() + 2]);
         let [dq, dk, dv] = &mut gradients;
-        let outputs = BackwardOutputs { dq: &mut dq[1..], dk: &mut dk[1..], dv: &mut dv[1..], dsinks: None };
+        let outputs = BackwardOutputs {
+            dq: &mut dq[1..],
+            dk: &mut dk[1..],
+            dv: &mut dv[1..],
+            dsinks: None,
+            delta: None,
+        };
         backend.run(&plan, inputs, outputs).unwrap();
         let canaries = gradients.each_ref().map(|values| [values[0], values[layout.span() + 1]]);
         assert!(canaries.as_flattened().iter().all(|value| value.to_f32() == -77.0));

@@ -7,95 +7,30 @@ use anyhow::{Context as _, Result};
 use flash_attention::cuda::Cuda;
 use flash_attention::decode::{DecodeInputs, DecodeOptions, DecodeProblem, DecodeRequest};
 use flash_attention::distributed::LocalDecode;
-use flash_attention::{Element, Plan, Tensors};
-use serde::Serialize;
+use flash_attention::{Element, Plan, Problem, Tensors};
 
+use super::record::{Measured, Verdict};
 use super::team::Work as _;
 use super::tensors::PATTERN;
 use super::{Args, LAUNCHES, Ranks, in_turns};
 use crate::inputs::normal;
-use crate::measure::with_output_element;
-use crate::problem::{Layout, describe};
-use crate::table;
-use judge::{Expected, Results, Verdict};
+use crate::lab::Unit;
+use crate::problem::Layout;
+pub(super) use judge::Errors;
+use judge::{Expected, Results};
 use sides::{Cache, Team, TeamPlan, Whole};
-
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct DecodeRow {
-    problem: String,
-    seq: usize,
-    /// Of K and V.
-    bytes: f64,
-    /// One GPU with the whole cache.
-    one_s: f64,
-    /// The slowest of all GPUs, each with the whole cache.
-    independent_s: f64,
-    /// All GPUs together.
-    together_s: f64,
-    turns: usize,
-    /// one / (GPUs · together).
-    of_linear: f64,
-    /// independent / (GPUs · together).
-    of_independent: f64,
-    bytes_per_second_of_gpu: f64,
-    /// Beside the tensors, of the rank that takes the most.
-    extra_bytes: usize,
-    pub(super) reasons: Vec<String>,
-    checked_runs: usize,
-    /// The largest error of the rows that were compared with attention in f64, over what it may be.
-    of_bound: f64,
-    /// The largest difference from one GPU's O, over the same.
-    difference_of_bound: f64,
-    pub(super) failure: Option<String>,
-}
-
-/// Titles of [`cells`].
-pub(super) const TITLES: [&str; 10] = [
-    "problem",
-    "one GPU",
-    "each by itself",
-    "together",
-    "of linear",
-    "GB/s a GPU",
-    "turns",
-    "extra",
-    "error, of what it may be",
-    "difference from one GPU",
-];
-
-pub(super) fn cells(row: &DecodeRow) -> Vec<String> {
-    let ratio = |value: f64| if row.checked_runs > 0 { format!("{value:.2}") } else { "–".to_owned() };
-    vec![
-        row.problem.clone(),
-        table::seconds(row.one_s),
-        table::seconds(row.independent_s),
-        table::seconds(row.together_s),
-        format!("{:.1} %", 100.0 * row.of_linear),
-        format!("{:.0}", row.bytes_per_second_of_gpu / 1e9),
-        row.turns.to_string(),
-        table::bytes(row.extra_bytes as u64),
-        match &row.failure {
-            None => ratio(row.of_bound),
-            Some(failure) => format!("FAIL: {failure}"),
-        },
-        ratio(row.difference_of_bound),
-    ]
-}
-
-/// Measures decoding over so many keys.
-pub(super) fn row(args: &Args, ranks: &Ranks, seq: usize) -> Result<DecodeRow> {
-    with_output_element!(args.dtype, of_keys(args, ranks, seq))
-}
 
 /// Bytes that a GPU may be expected to read in a second, for how often a side runs in a turn.
 const BANDWIDTH: f64 = 3.5e12;
 
-fn of_keys<T: Element<Output = T>>(args: &Args, ranks: &Ranks, seq: usize) -> Result<DecodeRow> {
+/// Measures decoding over as many keys as a problem has, for as many sequences and heads.
+pub(super) fn measure<T: Element<Output = T>>(args: &Args, ranks: &Ranks, of: &Problem) -> Result<Measured> {
+    let seq = of.seqlen_k();
     let pattern = [0, 1, 2].map(|tensor| normal::<T>(args.report.seed, tensor, PATTERN));
-    let whole = problem(args, seq)?;
+    let whole = problem(of, seq)?;
     // All ranks have room for as many; the last have fewer, where these do not divide the keys.
     let room = seq.div_ceil(args.gpus);
-    let of_rank = problem(args, room)?;
+    let of_rank = problem(of, room)?;
     let request = DecodeRequest::default();
     let part = |gpu: &Cuda, rank: usize| {
         let first = (rank * room).min(seq);
@@ -119,8 +54,8 @@ fn of_keys<T: Element<Output = T>>(args: &Args, ranks: &Ranks, seq: usize) -> Re
     };
     let wholes = ranks.each_gpu(args).iter().map(on_gpu).collect::<Result<Vec<_>>>();
     let mut wholes = wholes.context("one GPU's tensors")?;
-    let verdict = match args.check {
-        0 => Verdict::default(),
+    let errors = match args.check {
+        0 => Errors::default(),
         runs => {
             let expected = Expected::new(&wholes[0].plan, &pattern)?;
             judge(&mut team, &mut wholes[0], &expected, runs)?
@@ -128,33 +63,27 @@ fn of_keys<T: Element<Output = T>>(args: &Args, ranks: &Ranks, seq: usize) -> Re
     };
     let bytes = whole.cache_bytes(&DecodeInputs::<T>::new(&[], &[], &[])) as f64;
     let once = bytes / BANDWIDTH + LAUNCHES;
-    let ([one_s, independent_s, together_s], turns) = in_turns(args, ranks.group(), (&team, &wholes), once)?;
-    let count = args.count();
-    Ok(DecodeRow {
-        problem: describe(whole.dense(), Layout::Bshd),
-        seq,
-        bytes,
-        one_s,
-        independent_s,
-        together_s,
-        turns,
-        of_linear: one_s / (count * together_s),
-        of_independent: independent_s / (count * together_s),
-        bytes_per_second_of_gpu: bytes / together_s / count,
+    // Ranks read their keys whatever the others do: each by itself takes as long.
+    let alone = |_| Ok(f64::NAN);
+    let (times, _) = in_turns(args, ranks.group(), (&team, &wholes), once, alone)?;
+    Ok(Measured {
+        problem: whole.dense().clone(),
+        pass: "decode",
+        work: (Unit::BytesPerSecond, bytes),
+        times,
         extra_bytes: team.plan.extra_bytes(),
         reasons: team.plan.reasons().to_vec(),
-        checked_runs: verdict.runs,
-        of_bound: verdict.of_bound,
-        difference_of_bound: verdict.difference_of_bound,
-        failure: verdict.failure,
+        checked_runs: errors.runs,
+        verdict: Verdict::Errors(errors),
+        slowest_rank: None,
     })
 }
 
 /// One query row for each sequence of so many keys.
-fn problem(args: &Args, seq: usize) -> Result<DecodeProblem> {
-    let of = |rows, heads| Layout::Bshd.tensor(args.batch, rows, heads, args.dim);
-    let (q, k) = (of(1, args.heads), of(seq, args.kv_heads.unwrap_or(args.heads)));
-    Ok(DecodeProblem::new(Tensors { q, k, v: k, o: q }, args.dtype, DecodeOptions::default())?)
+fn problem(of: &Problem, seq: usize) -> Result<DecodeProblem> {
+    let of_rows = |rows, heads| Layout::Bshd.tensor(of.batch(), rows, heads, of.head_dim());
+    let (q, k) = (of_rows(1, of.heads()), of_rows(seq, of.kv_heads()));
+    Ok(DecodeProblem::new(Tensors { q, k, v: k, o: q }, of.dtype(), DecodeOptions::default())?)
 }
 
 /// Judges all ranks' results by the rule, and by how far they are from one GPU's: both are within its bound
@@ -164,12 +93,12 @@ fn judge<T: Element<Output = T>>(
     one: &mut Whole,
     expected: &Expected<T>,
     runs: usize,
-) -> Result<Verdict> {
+) -> Result<Errors> {
     one.cache.poison()?;
     one.enqueue()?;
     one.wait()?;
     let of_one = one.cache.results::<T>()?;
-    let mut verdict = Verdict::default();
+    let mut verdict = Errors::default();
     while verdict.runs < runs && verdict.failure.is_none() {
         team.parts.iter_mut().try_for_each(Cache::poison)?;
         team.enqueue()?;

@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use flash_attention::Problem;
 use serde::{Deserialize, Serialize};
 
 /// How long ranks may go on once one of them has failed, of which they hear within seconds.
@@ -63,30 +64,52 @@ fn start(
     (0..count).map(of_rank).collect()
 }
 
-/// What PyTorch is to compute.
+/// A problem of PyTorch's.
 #[derive(Serialize)]
-pub(super) struct TorchProblems<'a> {
-    pub(super) batch: usize,
-    pub(super) heads: usize,
-    pub(super) kv_heads: usize,
-    pub(super) dim: usize,
-    pub(super) dtype: &'a str,
-    pub(super) causal: bool,
-    pub(super) seq: &'a [usize],
+struct TorchProblem {
+    batch: usize,
+    heads: usize,
+    kv_heads: usize,
+    seq: usize,
+    dim: usize,
+    dtype: &'static str,
+    causal: bool,
 }
 
 /// How long one of PyTorch's backends takes for a problem, or why it does not.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub(super) struct TorchTime {
-    pub(super) seq: usize,
+    /// Which of the problems.
+    pub(super) problem: usize,
     pub(super) backend: String,
+    /// Of PyTorch.
+    pub(super) version: String,
     pub(super) seconds: Option<f64>,
     pub(super) error: Option<String>,
 }
 
+impl TorchProblem {
+    fn new(problem: &Problem) -> Self {
+        Self {
+            batch: problem.batch(),
+            heads: problem.heads(),
+            kv_heads: problem.kv_heads(),
+            seq: problem.seqlen_q(),
+            dim: problem.head_dim(),
+            dtype: problem.dtype().name(),
+            causal: problem.causal(),
+        }
+    }
+}
+
 /// Runs PyTorch's `context_parallel` on as many GPUs.
-pub(super) fn torch(python: &str, count: usize, problems: &TorchProblems<'_>) -> Result<Vec<TorchTime>> {
-    let problems = serde_json::to_string(problems)?;
+pub(super) fn torch<'a>(
+    python: &str,
+    count: usize,
+    problems: impl Iterator<Item = &'a Problem>,
+) -> Result<Vec<TorchTime>> {
+    let problems: Vec<_> = problems.map(TorchProblem::new).collect();
+    let problems = serde_json::to_string(&problems)?;
     let command = || {
         let mut command = Command::new(python);
         command.args(["-W", "ignore", "-c", include_str!("torch.py"), &problems]).stderr(Stdio::inherit());

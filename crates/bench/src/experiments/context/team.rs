@@ -5,22 +5,23 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use flash_attention::distributed::{Distributed, LocalRanks, RankPlan};
 
+use super::pass::Pass;
 use super::tensors::Part;
 
 /// How long ranks that are there are waited for: long enough for millions of tokens on one GPU.
 pub(super) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The ranks of this process, with their tensors.
-pub(super) struct Team<'a> {
-    pub(super) plan: TeamPlan<'a>,
+pub(super) struct Team<'a, O: Pass> {
+    pub(super) plan: TeamPlan<'a, O>,
     pub(super) parts: Vec<Part>,
 }
 
-pub(super) enum TeamPlan<'a> {
+pub(super) enum TeamPlan<'a, O: Pass> {
     /// All of them.
-    Local(Box<LocalRanks>),
+    Local(Box<LocalRanks<O>>),
     /// One, beside others in processes of their own.
-    Rank(Box<RankPlan<'a>>),
+    Rank(Box<RankPlan<'a, O>>),
 }
 
 /// What a side computes.
@@ -32,7 +33,7 @@ pub(super) trait Work {
     fn wait(&self) -> Result<()>;
 }
 
-impl Work for Team<'_> {
+impl<O: Pass> Work for Team<'_, O> {
     fn enqueue(&self) -> Result<()> {
         let addresses: Vec<_> = self.parts.iter().map(Part::addresses).collect();
         let streams: Vec<_> = self.parts.iter().map(Part::stream).collect();
@@ -40,12 +41,12 @@ impl Work for Team<'_> {
             TeamPlan::Local(ranks) => {
                 // SAFETY: the tensors are as long as the shards say, and live until the streams' work is
                 // over; each stream is that of the call before.
-                unsafe { ranks.forward(&addresses, &streams) }?;
+                unsafe { O::run_all(ranks, &addresses, &streams) }?;
             }
             TeamPlan::Rank(plan) => {
                 for (addresses, &stream) in addresses.iter().zip(&streams) {
                     // SAFETY: as above.
-                    unsafe { plan.forward(addresses, stream) }?;
+                    unsafe { O::run_one(plan, addresses, stream) }?;
                 }
             }
         }
@@ -60,9 +61,27 @@ impl Work for Team<'_> {
     }
 }
 
-impl Team<'_> {
+impl<O: Pass> Team<'_, O> {
     pub(super) fn poison(&mut self) -> Result<()> {
         self.parts.iter_mut().try_for_each(Part::poison)
+    }
+
+    /// Seconds of a run of each rank by itself, with what the last run of all gathered, of the rank that
+    /// takes longest; 0 where other ranks are in other processes.
+    pub(super) fn slowest_rank(&self, runs: usize) -> Result<f64> {
+        let TeamPlan::Local(ranks) = &self.plan else { return Ok(0.0) };
+        let mut slowest = 0.0_f64;
+        for (rank, part) in self.parts.iter().enumerate() {
+            let start = Instant::now();
+            for _ in 0..runs {
+                // SAFETY: the tensors are as long as the shards say, and live until the stream's work is
+                // over; it is the stream of the call before.
+                unsafe { ranks.run_gathered(rank, &part.addresses(), part.stream()) }?;
+            }
+            ranks.wait()?;
+            slowest = slowest.max(start.elapsed().as_secs_f64() / runs as f64);
+        }
+        Ok(slowest)
     }
 
     pub(super) fn reasons(&self) -> Vec<String> {

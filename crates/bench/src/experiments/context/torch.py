@@ -35,21 +35,22 @@ def seconds(run, once):
 
 
 def main():
-    config = json.loads(sys.argv[1])
+    problems = json.loads(sys.argv[1])
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
     mesh = init_device_mesh("cuda", (world,), mesh_dim_names=("cp",))
-    dtype = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[config["dtype"]]
-    batch, heads, kv_heads, dim = (config[name] for name in ("batch", "heads", "kv_heads", "dim"))
-    for seq in config["seq"]:
-        flops = 4.0 * batch * heads * seq * seq * dim / (2 if config["causal"] else 1)
+    dtypes = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+    for index, problem in enumerate(problems):
+        batch, heads, kv_heads = problem["batch"], problem["heads"], problem["kv_heads"]
+        seq, dim, dtype, causal = problem["seq"], problem["dim"], dtypes[problem["dtype"]], problem["causal"]
+        flops = 4.0 * batch * heads * seq * seq * dim / (2 if causal else 1)
         for name, backend in BACKENDS.items():
             shapes = (heads, kv_heads, kv_heads)
             q, k, v = (torch.randn(batch, of, seq, dim, device="cuda", dtype=dtype) for of in shapes)
-            options = {"is_causal": config["causal"], "enable_gqa": heads != kv_heads}
+            options = {"is_causal": causal, "enable_gqa": heads != kv_heads}
             parts = {"buffers": [q, k, v], "buffer_seq_dims": [2, 2, 2], "no_restore_buffers": {q, k, v}}
-            line = {"seq": seq, "backend": name}
+            line = {"problem": index, "backend": name, "version": torch.__version__}
             try:
                 with sdpa_kernel(backend), torch.no_grad(), context_parallel(mesh, **parts):
                     run = lambda: F.scaled_dot_product_attention(q, k, v, **options)

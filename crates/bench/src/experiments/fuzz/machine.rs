@@ -199,7 +199,7 @@ impl Machine for OnHost {
         let [q, k, v, o, dout] = [0, 1, 2, 3, 4].map(|index| inputs.values::<T>(call.inputs[index]));
         let lse = inputs.values::<f32>(call.inputs[5]);
         let dlse = call.dlse.map(|dlse| inputs.values::<f32>(dlse));
-        let inputs = BackwardInputs { q, k, v, o, lse, dout, dlse };
+        let inputs = BackwardInputs { q, k, v, o, lse, dout, dlse, delta: None };
         let [dq, dk, dv] = call.gradients;
         let ([dq, dk, dv], dsinks) = match call.dsinks {
             Some(dsinks) => {
@@ -209,7 +209,7 @@ impl Machine for OnHost {
             None => (outputs.split([dq, dk, dv]), None),
         };
         let [dq, dk, dv] = [dq, dk, dv].map(elements_mut::<T>);
-        let outputs = BackwardOutputs { dq, dk, dv, dsinks };
+        let outputs = BackwardOutputs { dq, dk, dv, dsinks, delta: None };
         ran(match self {
             Self::Cpu(backend) => backend.run(plan, inputs, outputs),
             Self::Sim(device) => simulator(device, call.schedule).run(plan, inputs, outputs).map(drop),
@@ -381,7 +381,7 @@ impl Machine for OnGpu {
             let [dq, dk, dv] = call.gradients.map(|slot| places.output(slot));
             let dlse = call.dlse.map(|slot| places.input(slot));
             let dsinks = call.dsinks.map(|slot| places.output(slot));
-            let addresses = BackwardAddresses { forward, dout, dq, dk, dv, dlse, dsinks };
+            let addresses = BackwardAddresses { forward, dout, dq, dk, dv, dlse, dsinks, delta: None };
             // SAFETY: as in `forward`.
             unsafe { cuda.enqueue(plan, &addresses, stream) }
         })

@@ -65,7 +65,7 @@ pub(super) fn kernel_of_entry(
 }
 
 /// Whether all kernels have a launch, before their own.
-pub(in crate::backward) fn is_first(algorithm: Algorithm) -> bool {
+pub(in crate::backward) const fn is_first(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::BackwardDelta | Algorithm::BackwardSinks)
 }
 

@@ -88,9 +88,23 @@ impl Communicator {
     /// # Errors
     /// As [`Self::new`].
     pub(in crate::cuda) fn reversed(&self, world: usize, keep_on: KeepOn<'_>) -> Result<Self> {
+        self.split(world - 1 - self.place, Config::on_copy_engines(), keep_on)
+    }
+
+    /// The same ranks in the same order, whose gathers are kernels: a few bytes come sooner by these, where
+    /// nothing that runs beside them takes all multiprocessors.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(in crate::cuda) fn with_kernels(&self, keep_on: KeepOn<'_>) -> Result<Self> {
+        self.split(self.place, Config::with_kernels(), keep_on)
+    }
+
+    /// The same ranks, of which this one has another place.
+    fn split(&self, place: usize, mut config: Config, keep_on: KeepOn<'_>) -> Result<Self> {
+        let _one = self.calling();
         self.context.make_current()?;
-        let (handle, mut config) = (Later::new(), Config::on_copy_engines());
-        let place = world - 1 - self.place;
+        let handle = Later::new();
         // SAFETY: NCCL writes the handle once it is done, and reads the config now; the communicator lives.
         unsafe { self.nccl.ncclCommSplit(self.handle, 0, place as i32, handle.0, &raw mut config) }?;
         self.settle(keep_on)?;
@@ -160,21 +174,43 @@ impl Communicator {
         stream: Stream,
         keep_on: KeepOn<'_>,
     ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.all_gathers(&[(first, bytes)], stream, keep_on) }
+    }
+
+    /// As [`Self::all_gather`], several at once.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    pub(in crate::cuda) unsafe fn all_gathers(
+        &self,
+        gathers: &[(u64, usize)],
+        stream: Stream,
+        keep_on: KeepOn<'_>,
+    ) -> Result<()> {
         let _one = self.calling();
         self.check_live()?;
         self.context.make_current()?;
-        let own = first + (self.place * bytes) as u64;
-        // SAFETY: the caller's promise; a rank's own piece is where it belongs, which NCCL takes as in place.
-        unsafe {
-            self.nccl.ncclAllGather(
-                own as *const c_void,
-                first as *mut c_void,
-                bytes,
-                BYTES,
-                self.handle,
-                stream,
-            )
-        }?;
+        let is_group = gathers.len() > 1;
+        if is_group {
+            // SAFETY: it ends below, on this thread, whatever comes between.
+            unsafe { self.nccl.ncclGroupStart() }?;
+        }
+        let enqueued = gathers.iter().try_for_each(|&(first, bytes)| {
+            let own = first + (self.place * bytes) as u64;
+            let (own, all) = (own as *const c_void, first as *mut c_void);
+            // SAFETY: the caller's promise; a rank's own piece is where it belongs, which NCCL takes as in
+            // place.
+            unsafe { self.nccl.ncclAllGather(own, all, bytes, BYTES, self.handle, stream) }
+        });
+        if is_group {
+            // SAFETY: it began above, on this thread.
+            unsafe { self.nccl.ncclGroupEnd() }?;
+        }
+        enqueued?;
         self.settle(keep_on)
     }
 

@@ -67,6 +67,11 @@ impl Config {
 
     /// No call blocks, copies are those of copy engines, and all else is left to NCCL.
     pub(super) const fn on_copy_engines() -> Self {
+        Self { cta_policy: Self::POLICY_ZERO, ..Self::with_kernels() }
+    }
+
+    /// No call blocks, and all else is left to NCCL.
+    pub(super) const fn with_kernels() -> Self {
         Self {
             size: size_of::<Self>(),
             magic: Self::MAGIC,
@@ -80,7 +85,7 @@ impl Config {
             traffic_class: Self::UNSET,
             comm_name: std::ptr::null(),
             collnet_enable: Self::UNSET,
-            cta_policy: Self::POLICY_ZERO,
+            cta_policy: Self::UNSET,
             shrink_share: Self::UNSET,
             nvls_ctas: Self::UNSET,
         }
@@ -125,6 +130,8 @@ functions! {
         comm: CommHandle,
         stream: Stream,
     );
+    fn ncclGroupStart();
+    fn ncclGroupEnd();
 }
 
 #[cfg(test)]

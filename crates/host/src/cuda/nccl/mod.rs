@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use super::library::Library;
 use crate::{Error, Result};
-pub(in crate::cuda) use communicator::{Communicator, Memory};
+pub(in crate::cuda) use communicator::{Communicator, KeepOn, Memory};
 pub(in crate::cuda) use functions::UniqueId;
 use functions::{Functions, NcclResult};
 

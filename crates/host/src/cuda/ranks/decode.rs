@@ -7,7 +7,7 @@ use super::{check_each, copy, links};
 use crate::cuda::Cuda;
 use crate::cuda::buffer::Buffer;
 use crate::cuda::driver::{Event, Stream};
-use crate::cuda::nccl::Memory;
+use crate::cuda::nccl::{Communicator, Memory};
 use crate::decode::{DecodeAddresses, DecodePlan, DecodeProblem, DecodeRequest};
 use crate::distributed::{DecodeShard, SharedPlan, merging, of_splits};
 use crate::{Error, Result};
@@ -206,10 +206,10 @@ impl Distributed {
             .and_then(|shard| DecodeRank::new(self.cuda(), shard, request));
         self.agree(&agreed(problem, &planned))?;
         let rank = planned?;
-        let mut reasons = vec![transport()?];
+        let mut reasons = vec![transport("kernels")?];
         reasons.extend_from_slice(rank.plan().reasons());
-        let gathered = self.memory(rank.gathered_bytes())?;
-        Ok(RankDecode { of: self, rank, gathered, reasons })
+        let (gathered, communicator) = self.small_memory(rank.gathered_bytes())?;
+        Ok(RankDecode { of: self, rank, communicator, gathered, reasons })
     }
 }
 
@@ -228,6 +228,7 @@ fn agreed(problem: &DecodeProblem, planned: &Result<DecodeRank>) -> Vec<(&'stati
 pub struct RankDecode<'a> {
     of: &'a Distributed,
     rank: DecodeRank,
+    communicator: &'a Communicator,
     gathered: Memory,
     reasons: Vec<String>,
 }
@@ -264,11 +265,12 @@ impl RankDecode<'_> {
         let gathered = self.gathered.address();
         // SAFETY: the caller's promise; the memory is as long as the plan says.
         unsafe { self.rank.split(addresses, gathered, stream) }?;
-        for partials in &self.rank.shared.partials {
-            // SAFETY: all ranks agree in their pieces; the memory is as long as all of them, and is freed when
-            // the stream is done with it.
-            unsafe { self.of.all_gather(false, gathered + partials.first as u64, partials.piece, stream) }?;
-        }
+        let partials = self.rank.shared.partials.iter();
+        let gathers: Vec<_> =
+            partials.map(|partials| (gathered + partials.first as u64, partials.piece)).collect();
+        // SAFETY: all ranks agree in their pieces; the memory is as long as all of them, and is freed when the
+        // stream is done with it.
+        self.of.patiently(|keep_on| unsafe { self.communicator.all_gathers(&gathers, stream, keep_on) })?;
         // SAFETY: the caller's promise; all pieces have come before on this stream.
         unsafe { self.rank.merge(addresses, gathered, stream) }
     }

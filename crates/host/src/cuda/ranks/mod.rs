@@ -3,15 +3,21 @@
 mod decode;
 mod process;
 mod rank;
+mod sharded;
 
+use std::marker::PhantomData;
+
+use crate::backward::BackwardProblem;
 use crate::cuda::Cuda;
 use crate::cuda::buffer::Buffer;
 use crate::cuda::driver::{Context, Event, Stream};
-use crate::distributed::{Gather, Partition, Schedule, Shard, StageHeads, request_of_one};
-use crate::{Error, Plan, Problem, Request, Result};
+use crate::distributed::{Gather, Gathered, Partition, Shard};
+use crate::{Error, Problem, Result};
 pub use decode::{LocalDecode, RankDecode};
 pub use process::{Distributed, RankPlan};
 use rank::Rank;
+use sharded::Planned;
+pub use sharded::Sharded;
 
 /// Addresses of a rank's tensors on its GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,46 +30,53 @@ pub struct ShardAddresses {
     pub v: u64,
     /// Its output.
     pub o: u64,
-    /// Its log-sum-exp, [`Shard::lse_len`] of fp32; `None` where it is not wanted.
+    /// Its log-sum-exp, [`Shard::lse_len`] of fp32; `None` where it is not wanted. A backward pass reads it.
     pub lse: Option<u64>,
+    /// Of a backward pass, gradient of the output, which lies as it.
+    pub dout: u64,
+    /// Of a backward pass, gradient of the queries, which lies as these; written.
+    pub dq: u64,
+    /// The same of the keys.
+    pub dk: u64,
+    /// The same of the values.
+    pub dv: u64,
 }
 
-/// A forward pass by several GPUs of this process, one rank each, all of whose work one thread enqueues.
+/// A forward or backward pass by several GPUs of this process, one rank each, all of whose work one thread
+/// enqueues.
 ///
 /// Pieces go from the memory of one GPU to that of another by copy engines, beside attention. Several ranks
 /// may be on one GPU, where they take turns.
-pub struct LocalRanks {
+pub struct LocalRanks<O: Sharded = Problem> {
     ranks: Vec<Rank>,
-    gathered: Vec<[Buffer; 2]>,
+    gathered: Vec<[Option<Buffer>; Gathered::COUNT]>,
     ends: Vec<Event>,
     reasons: Vec<String>,
+    pass: PhantomData<O>,
 }
 
-impl LocalRanks {
+impl<O: Sharded> LocalRanks<O> {
     /// Plans `problem` for a rank on each of these GPUs, in the tiles of one GPU, and takes the memory that
     /// ranks need beside their tensors.
     ///
     /// # Errors
-    /// As [`Shard::new`] and [`Plan::new`], and when a GPU has not enough memory.
-    pub fn new(gpus: &[Cuda], problem: &Problem, partition: Partition, request: &Request) -> Result<Self> {
+    /// As [`Shard::new`] and [`Plan::new`](crate::Plan::new), for a backward pass as
+    /// [`Schedule::backward`](crate::distributed::Schedule::backward), and when a GPU has not enough memory.
+    pub fn new(gpus: &[Cuda], problem: &O, partition: Partition, request: &O::Request) -> Result<Self> {
         let mut reasons = links(gpus)?;
         let (mut ranks, mut gathered, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         for (index, cuda) in gpus.iter().enumerate() {
-            let shard = Shard::new(problem, index, gpus.len(), partition)?;
-            let schedule = Schedule::forward(&shard, StageHeads::of(&shard))?;
-            let whole = Plan::new(problem, cuda.device(), &request_of_one(problem, request))?;
+            let planned = problem.planned(cuda.device(), (index, gpus.len(), partition), request)?;
             if index == 0 {
-                reasons.push(describe(&shard, &schedule, &whole));
+                reasons.push(describe(&planned));
             }
-            let memory = |len: usize| cuda.buffer("gathered keys or values", len * problem.dtype().bytes());
-            let [k, v] = schedule.gathered;
-            let memory = [memory(k)?, memory(v)?];
-            let addresses = memory.each_ref().map(Buffer::address);
-            ranks.push(Rank::new(cuda, &whole, (shard, schedule), addresses)?);
+            let memory = tensors(&planned, |len| cuda.buffer("gathered tensors", len))?;
+            let addresses = memory.each_ref().map(|memory| memory.as_ref().map_or(0, Buffer::address));
+            ranks.push(Rank::new(cuda, planned, addresses)?);
             gathered.push(memory);
             ends.push(Event::untimed(&cuda.context)?);
         }
-        Ok(Self { ranks, gathered, ends, reasons })
+        Ok(Self { ranks, gathered, ends, reasons, pass: PhantomData })
     }
 
     /// A rank's part, if there is such a rank.
@@ -83,31 +96,20 @@ impl LocalRanks {
 
     /// Bytes of device memory that a rank takes beside its tensors.
     pub fn memory_bytes(&self, rank: usize) -> usize {
-        let gathered = self.gathered.get(rank).into_iter().flatten().map(Buffer::bytes).sum::<usize>();
+        let gathered = self.gathered.get(rank).into_iter().flatten().flatten();
+        let gathered = gathered.map(Buffer::bytes).sum::<usize>();
         gathered + self.ranks.get(rank).map_or(0, Rank::bytes)
     }
 
-    /// Enqueues all ranks' work, each rank's behind what is on its stream, and returns; outputs are there
-    /// once the rank's stream gets so far.
-    ///
-    /// # Errors
-    /// When there are not as many addresses or streams as ranks, and when a driver refuses a launch or a
-    /// copy.
+    /// Enqueues all ranks' work ([`LocalRanks::forward`], [`LocalRanks::backward`]).
     ///
     /// # Safety
-    /// Each rank's addresses are memory of its GPU that its shard's views stay inside of, aligned to their
-    /// element type; lse is as long as [`Shard::lse_len`]. They and the streams, which are of the ranks'
-    /// GPUs, stay alive until the work is over. Nothing else writes the tensors meanwhile, and outputs
-    /// overlap nothing. Calls follow one another: each stream is that of the call before, or waits for it.
-    pub unsafe fn forward(&self, addresses: &[ShardAddresses], streams: &[Stream]) -> Result<()> {
+    /// As there.
+    unsafe fn run(&self, addresses: &[ShardAddresses], streams: &[Stream]) -> Result<()> {
         check_each(self.world(), addresses.len(), streams.len())?;
-        for (index, ((rank, addresses), &stream)) in self.ranks.iter().zip(addresses).zip(streams).enumerate()
-        {
-            for other in self.others(index) {
-                rank.placing().try_for_each(|stream| other.hold_back_until_gathered(stream))?;
-            }
-            // SAFETY: the caller's promise; other ranks have taken what was placed before.
-            unsafe { rank.place(addresses, stream) }?;
+        for (index, (addresses, &stream)) in addresses.iter().zip(streams).enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { self.place(index, addresses, stream) }?;
         }
         for (index, ((rank, addresses), &stream)) in self.ranks.iter().zip(addresses).zip(streams).enumerate()
         {
@@ -120,6 +122,40 @@ impl LocalRanks {
             self.ends[index].record(stream)?;
         }
         Ok(())
+    }
+
+    /// Enqueues the work of one rank alone, with the other ranks' rows as the last call for all ranks gathered
+    /// them, and returns: what a rank does where links take no time.
+    ///
+    /// # Errors
+    /// When there is no such rank, and when a driver refuses a launch.
+    ///
+    /// # Safety
+    /// As [`LocalRanks::forward`], of this rank.
+    pub unsafe fn run_gathered(&self, rank: usize, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
+        if rank >= self.world() {
+            let reason = format!("there is no rank {rank} among {} ranks", self.world());
+            return Err(Error::Context { reason });
+        }
+        // SAFETY: the caller's promise; keys that are gathered stay until another call gathers them again.
+        unsafe {
+            self.place(rank, addresses, stream)?;
+            self.ranks[rank].attend(addresses, stream, &mut |_, _, _| Ok(()))?;
+        }
+        self.ends[rank].record(stream)
+    }
+
+    /// Enqueues a rank's rows to where they belong, behind the other ranks' gathers of those before.
+    ///
+    /// # Safety
+    /// As [`LocalRanks::forward`], of this rank.
+    unsafe fn place(&self, index: usize, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
+        let rank = &self.ranks[index];
+        for other in self.others(index) {
+            rank.placing().try_for_each(|stream| other.hold_back_until_gathered(stream))?;
+        }
+        // SAFETY: the caller's promise; other ranks have taken what was placed before.
+        unsafe { rank.place(addresses, stream) }
     }
 
     /// Waits for the last call's work.
@@ -136,14 +172,16 @@ impl LocalRanks {
 
     /// Copies the other ranks' pieces of a gather.
     fn take(&self, rank: usize, gather: &Gather, copies: Stream) -> Result<()> {
-        let (element, tensor) = (self.ranks[rank].shard().problem().dtype().bytes(), gather.tensor.index());
+        let dtype = self.ranks[rank].shard().problem().dtype();
+        let (element, tensor) = (gather.tensor.dtype(dtype).bytes(), gather.tensor.index());
         let to = &self.ranks[rank].cuda().context;
         to.make_current()?;
         for other in self.others(rank) {
             let index = other.shard().rank();
             let piece = gather.piece_of(index, self.world());
             let (at, bytes) = ((piece.start * element) as u64, piece.len() * element);
-            let [target, source] = [rank, index].map(|rank| self.gathered[rank][tensor].address() + at);
+            let [target, source] = [rank, index]
+                .map(|rank| self.gathered[rank][tensor].as_ref().map_or(0, Buffer::address) + at);
             // SAFETY: both gathered tensors are as long as the schedule says, and live; nobody else writes
             // this rank's place of the piece, and events keep the other's from being written again before.
             unsafe { copy(to, target, &other.cuda().context, source, bytes, copies) }?;
@@ -152,7 +190,49 @@ impl LocalRanks {
     }
 }
 
-impl Drop for LocalRanks {
+impl LocalRanks {
+    /// Enqueues all ranks' work, each rank's behind what is on its stream, and returns; outputs are there
+    /// once the rank's stream gets so far.
+    ///
+    /// # Errors
+    /// When there are not as many addresses or streams as ranks, and when a driver refuses a launch or a
+    /// copy.
+    ///
+    /// # Safety
+    /// Each rank's addresses are memory of its GPU that its shard's views stay inside of, aligned to their
+    /// element type; lse is as long as [`Shard::lse_len`]. They and the streams, which are of the ranks'
+    /// GPUs, stay alive until the work is over. Nothing else writes the tensors meanwhile, and outputs
+    /// overlap nothing. Calls follow one another: each stream is that of the call before, or waits for it.
+    pub unsafe fn forward(&self, addresses: &[ShardAddresses], streams: &[Stream]) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.run(addresses, streams) }
+    }
+}
+
+impl LocalRanks<BackwardProblem> {
+    /// Enqueues all ranks' gradients, as [`LocalRanks::forward`] outputs, from O and lse of the forward pass.
+    ///
+    /// # Errors
+    /// As there, and when a rank's lse was left out.
+    ///
+    /// # Safety
+    /// As there, of all that [`ShardAddresses`] has.
+    pub unsafe fn backward(&self, addresses: &[ShardAddresses], streams: &[Stream]) -> Result<()> {
+        check_lse(addresses)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.run(addresses, streams) }
+    }
+}
+
+/// Refuses a backward pass without lse.
+fn check_lse(addresses: &[ShardAddresses]) -> Result<()> {
+    match addresses.iter().find(|addresses| addresses.lse.is_none()) {
+        Some(_) => Err(Error::MissingAddress { tensor: "lse" }),
+        None => Ok(()),
+    }
+}
+
+impl<O: Sharded> Drop for LocalRanks<O> {
     fn drop(&mut self) {
         // Memory is freed next; whoever waited for a run has heard of its fault.
         let _ = self.wait();
@@ -212,13 +292,32 @@ fn links(gpus: &[Cuda]) -> Result<Vec<String>> {
     Ok(reasons)
 }
 
-fn describe(shard: &Shard, schedule: &Schedule, whole: &Plan) -> String {
+/// Memory of each gathered tensor that there is, of so many bytes.
+fn tensors<M>(
+    planned: &Planned,
+    mut memory: impl FnMut(usize) -> Result<M>,
+) -> Result<[Option<M>; Gathered::COUNT]> {
+    let Planned { shard, schedule, .. } = planned;
+    let all = [Gathered::K, Gathered::V, Gathered::Q, Gathered::Dout, Gathered::Lse, Gathered::Delta];
+    let mut made = [const { None }; Gathered::COUNT];
+    for tensor in all {
+        let len = schedule.gathered[tensor.index()];
+        if len > 0 {
+            made[tensor.index()] = Some(memory(len * tensor.dtype(shard.problem().dtype()).bytes())?);
+        }
+    }
+    Ok(made)
+}
+
+fn describe(Planned { shard, schedule, tiles, .. }: &Planned) -> String {
     let heads: Vec<_> = schedule.stages.iter().map(|stage| stage.kv_heads.len().to_string()).collect();
-    let tile =
-        whole.tile().map_or(String::new(), |(m, n)| format!(" in tiles of {m}x{n}, as one GPU has them"));
     let packed = match shard.problem().is_packed() {
         true => format!("{} of {} sequences are cut; ", shard.cut_sequences(), shard.problem().batch()),
         false => String::new(),
     };
-    format!("{packed}{} stages of {} key/value heads{tile}", heads.len(), heads.join(", "))
+    format!(
+        "{packed}{} stages of {} key/value heads; {tiles}, as one GPU has them",
+        heads.len(),
+        heads.join(", ")
+    )
 }

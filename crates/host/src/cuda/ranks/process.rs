@@ -1,17 +1,18 @@
 //! A rank in a process of its own, with NCCL.
 
-use std::sync::Arc;
+use std::marker::PhantomData;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::rank::Rank;
-use super::{ShardAddresses, describe};
+use super::sharded::{Planned, Sharded};
+use super::{ShardAddresses, check_lse, describe, tensors};
+use crate::backward::BackwardProblem;
 use crate::cuda::Cuda;
 use crate::cuda::driver::{Event, Stream};
-use crate::cuda::nccl::{Communicator, Memory, Nccl, UniqueId, version_name};
-use crate::distributed::{
-    Fingerprint, Gather, Group, Partition, Schedule, Shard, StageHeads, World, request_of_one,
-};
-use crate::{Error, Plan, Problem, Request, Result};
+use crate::cuda::nccl::{Communicator, KeepOn, Memory, Nccl, UniqueId, version_name};
+use crate::distributed::{Fingerprint, Gather, Gathered, Group, Partition, Shard, World};
+use crate::{Error, Problem, Result};
 
 /// A rank among others that have met, each in a process with a GPU of its own.
 ///
@@ -22,6 +23,8 @@ pub struct Distributed {
     /// Before the group, which tells the others that this rank is done.
     forth: Arc<Communicator>,
     back: Arc<Communicator>,
+    /// For what is small, and nothing runs beside: made when it is first needed.
+    small: OnceLock<Arc<Communicator>>,
     group: Group,
     patience: Duration,
 }
@@ -63,7 +66,8 @@ impl Distributed {
         let keep_on = || keep_on(&group, until);
         let forth = Communicator::new(&cuda.context, UniqueId(id), (rank, size), &keep_on)?;
         let back = forth.reversed(size, &keep_on)?;
-        Ok(Self { cuda: cuda.clone(), forth: Arc::new(forth), back: Arc::new(back), group, patience })
+        let (forth, back, small) = (Arc::new(forth), Arc::new(back), OnceLock::new());
+        Ok(Self { cuda: cuda.clone(), forth, back, small, group, patience })
     }
 
     /// Index of this rank.
@@ -89,29 +93,36 @@ impl Distributed {
         self.group.agree(&[], patience)
     }
 
-    /// Plans this rank's part of a forward pass, in the tiles of one GPU, and takes the memory that it needs
-    /// beside its tensors. All ranks call it together.
+    /// Plans this rank's part of a forward or backward pass, in the tiles of one GPU, and takes the memory
+    /// that it needs beside its tensors. All ranks call it together.
     ///
     /// # Errors
-    /// As [`Shard::new`] and [`Plan::new`], when ranks name different problems, when a GPU has not enough
-    /// memory, and when a rank is gone.
-    pub fn plan(&self, problem: &Problem, partition: Partition, request: &Request) -> Result<RankPlan<'_>> {
-        let planned = self.planned(problem, partition, request);
-        self.agree(&agreed(problem, partition, &planned))?;
-        let (shard, schedule, whole) = planned?;
-        let reasons = vec![transport()?, describe(&shard, &schedule, &whole)];
-        let memory = |len: usize| self.memory(len * problem.dtype().bytes());
-        let [k, v] = schedule.gathered;
-        let gathered = [memory(k)?, memory(v)?];
-        let addresses = gathered.each_ref().map(Memory::address);
-        let rank = Rank::new(&self.cuda, &whole, (shard, schedule), addresses)?;
+    /// As [`LocalRanks::new`](super::LocalRanks::new), when ranks name different problems, and when a rank is
+    /// gone.
+    pub fn plan<O: Sharded>(
+        &self,
+        problem: &O,
+        partition: Partition,
+        request: &O::Request,
+    ) -> Result<RankPlan<'_, O>> {
+        let ranks = (self.rank(), self.world(), partition);
+        let planned = problem.planned(self.cuda.device(), ranks, request);
+        self.agree(&agreed((O::PASS, problem.whole()), partition, &planned))?;
+        let planned = planned?;
+        let reasons = vec![transport("copy engines")?, describe(&planned)];
+        let gathered = tensors(&planned, |bytes| self.memory(bytes))?;
+        let addresses = gathered.each_ref().map(|memory| memory.as_ref().map_or(0, Memory::address));
+        let rank = Rank::new(&self.cuda, planned, addresses)?;
         let end = Event::untimed(&self.cuda.context)?;
-        Ok(RankPlan { of: self, rank, gathered, end, reasons })
+        Ok(RankPlan { of: self, rank, gathered, end, reasons, pass: PhantomData })
     }
 
     fn abort(&self) {
-        self.forth.abort();
-        self.back.abort();
+        self.communicators().for_each(|communicator| communicator.abort());
+    }
+
+    fn communicators(&self) -> impl Iterator<Item = &Arc<Communicator>> {
+        [&self.forth, &self.back].into_iter().chain(self.small.get())
     }
 
     /// Refuses to go on once a rank is gone.
@@ -125,29 +136,29 @@ impl Distributed {
     }
 
     /// Memory that ranks gather in, as long on all of them.
-    pub(super) fn memory(&self, bytes: usize) -> Result<Memory> {
-        let until = Instant::now() + self.patience;
-        let keep_on = || keep_on(&self.group, until);
-        Memory::new(&self.cuda.context, bytes, &[&self.forth, &self.back], &keep_on)
+    fn memory(&self, bytes: usize) -> Result<Memory> {
+        let known_to = [&self.forth, &self.back];
+        self.patiently(|keep_on| Memory::new(&self.cuda.context, bytes, &known_to, keep_on))
     }
 
-    /// Enqueues a gather in place of pieces of so many bytes, the first of which begins at `first`.
-    ///
-    /// # Safety
-    /// All ranks enqueue the same gathers in the same order, of memory of [`Self::memory`] that lives until
-    /// they are over, as long as all pieces, that nothing else writes meanwhile.
-    pub(super) unsafe fn all_gather(
-        &self,
-        reversed: bool,
-        first: u64,
-        bytes: usize,
-        stream: Stream,
-    ) -> Result<()> {
-        let communicator = if reversed { &self.back } else { &self.forth };
+    /// Memory that ranks gather small pieces in, and who gathers them. All ranks call it together.
+    pub(super) fn small_memory(&self, bytes: usize) -> Result<(Memory, &Arc<Communicator>)> {
+        self.patiently(|keep_on| {
+            let small = match self.small.get() {
+                Some(small) => small,
+                None => {
+                    let made = Arc::new(self.forth.with_kernels(keep_on)?);
+                    self.small.get_or_init(|| made)
+                }
+            };
+            Ok((Memory::new(&self.cuda.context, bytes, &[small], keep_on)?, small))
+        })
+    }
+
+    /// Waits for NCCL no longer than for a rank.
+    pub(super) fn patiently<R>(&self, call: impl FnOnce(KeepOn<'_>) -> Result<R>) -> Result<R> {
         let until = Instant::now() + self.patience;
-        let keep_on = || keep_on(&self.group, until);
-        // SAFETY: the caller's promise.
-        unsafe { communicator.all_gather(first, bytes, stream, &keep_on) }
+        call(&|| keep_on(&self.group, until))
     }
 
     /// Waits for the end of a call's work, for as long as `deadline`.
@@ -157,7 +168,7 @@ impl Distributed {
     pub(super) fn wait(&self, end: &Event, deadline: Duration) -> Result<()> {
         let until = Instant::now() + deadline;
         while !end.has_come()? {
-            let failed = [&self.forth, &self.back].into_iter().find_map(|one| one.check().err());
+            let failed = self.communicators().find_map(|one| one.check().err());
             if let Some(error) = failed {
                 self.group.give_up(&error.to_string());
             } else if Instant::now() >= until {
@@ -176,18 +187,10 @@ impl Distributed {
     pub(super) fn wait_before_freeing(&self, end: &Event) {
         // Whoever waited has heard of what failed.
         let _ = self.wait(end, self.patience);
-    }
-
-    fn planned(
-        &self,
-        problem: &Problem,
-        partition: Partition,
-        request: &Request,
-    ) -> Result<(Shard, Schedule, Plan)> {
-        let shard = Shard::new(problem, self.rank(), self.world(), partition)?;
-        let schedule = Schedule::forward(&shard, StageHeads::of(&shard))?;
-        let request = request_of_one(problem, request);
-        Ok((shard, schedule, Plan::new(problem, self.cuda.device(), &request)?))
+        // To give a window back, NCCL would wait for a rank that is gone.
+        if self.group.check().is_err() {
+            self.abort();
+        }
     }
 }
 
@@ -201,25 +204,30 @@ impl Drop for Distributed {
 }
 
 /// How ranks in processes reach one another.
-pub(super) fn transport() -> Result<String> {
+pub(super) fn transport(by: &str) -> Result<String> {
     let nccl = Nccl::get()?;
-    Ok(format!("pieces by copy engines, NCCL {} of {}", version_name(nccl.version()), nccl.file()))
+    Ok(format!("pieces by {by}, NCCL {} of {}", version_name(nccl.version()), nccl.file()))
 }
 
 /// What ranks must agree in before they compute a problem.
 fn agreed(
-    problem: &Problem,
+    (pass, problem): (&str, &Problem),
     partition: Partition,
-    planned: &Result<(Shard, Schedule, Plan)>,
+    planned: &Result<Planned>,
 ) -> Vec<(&'static str, String)> {
     let tile = match planned {
-        Ok((.., whole)) => format!("{} {:?}", whole.kernel().name(), whole.tile()),
+        Ok(planned) => planned.tiles.clone(),
         Err(error) => format!("none, for {error}"),
     };
     let mut agreed = described(problem);
     let lengths = problem.cu_seqlens().map(|(q, k)| hash(&[q, k].concat()));
     let lengths = lengths.map_or("none".to_owned(), |hash| format!("{hash:016x}"));
-    agreed.extend([("partition", format!("{partition:?}")), ("hash of cu_seqlens", lengths), ("tile", tile)]);
+    agreed.extend([
+        ("pass", pass.to_owned()),
+        ("partition", format!("{partition:?}")),
+        ("hash of cu_seqlens", lengths),
+        ("tile", tile),
+    ]);
     agreed
 }
 
@@ -259,15 +267,16 @@ fn keep_on(group: &Group, until: Instant) -> Result<()> {
 }
 
 /// What a rank is ready to compute with the others.
-pub struct RankPlan<'a> {
+pub struct RankPlan<'a, O: Sharded = Problem> {
     of: &'a Distributed,
     rank: Rank,
-    gathered: [Memory; 2],
+    gathered: [Option<Memory>; Gathered::COUNT],
     end: Event,
     reasons: Vec<String>,
+    pass: PhantomData<O>,
 }
 
-impl RankPlan<'_> {
+impl<O: Sharded> RankPlan<'_, O> {
     /// The rank's part.
     pub const fn shard(&self) -> &Shard {
         self.rank.shard()
@@ -280,21 +289,14 @@ impl RankPlan<'_> {
 
     /// Bytes of device memory that the rank takes beside its tensors.
     pub fn memory_bytes(&self) -> usize {
-        self.gathered.iter().map(Memory::bytes).sum::<usize>() + self.rank.bytes()
+        self.gathered.iter().flatten().map(Memory::bytes).sum::<usize>() + self.rank.bytes()
     }
 
-    /// Enqueues the rank's work behind what is on `stream`, and returns; outputs are there once the stream
-    /// gets so far. All ranks call it together.
-    ///
-    /// # Errors
-    /// When a rank is gone, and when the driver or NCCL refuses something.
+    /// Enqueues the rank's work ([`RankPlan::forward`], [`RankPlan::backward`]).
     ///
     /// # Safety
-    /// The addresses are memory of this rank's GPU that its shard's views stay inside of, aligned to their
-    /// element type; lse is as long as [`Shard::lse_len`]. They and the stream stay alive until the work is
-    /// over. Nothing else writes the tensors meanwhile, and outputs overlap nothing. The stream is that of
-    /// the call before, or waits for it.
-    pub unsafe fn forward(&self, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
+    /// As there.
+    unsafe fn run(&self, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
         self.of.check()?;
         // SAFETY: the caller's promise.
         unsafe { self.rank.place(addresses, stream) }?;
@@ -307,12 +309,14 @@ impl RankPlan<'_> {
     }
 
     fn gather(&self, gather: &Gather, copies: Stream) -> Result<()> {
-        let memory = &self.gathered[gather.tensor.index()];
-        let element = self.shard().problem().dtype().bytes();
-        let first = memory.address() + (gather.first * element) as u64;
+        let memory = self.gathered[gather.tensor.index()].as_ref().map_or(0, Memory::address);
+        let element = gather.tensor.dtype(self.shard().problem().dtype()).bytes();
+        let first = memory + (gather.first * element) as u64;
+        let communicator = if gather.reversed { &self.of.back } else { &self.of.forth };
+        let bytes = gather.piece * element;
         // SAFETY: all ranks go through the same schedule; the memory is as long as that says, and is freed
         // when streams are done with it.
-        unsafe { self.of.all_gather(gather.reversed, first, gather.piece * element, copies) }
+        self.of.patiently(|keep_on| unsafe { communicator.all_gather(first, bytes, copies, keep_on) })
     }
 
     /// Waits for the last call's work, for as long as `deadline`.
@@ -325,7 +329,41 @@ impl RankPlan<'_> {
     }
 }
 
-impl Drop for RankPlan<'_> {
+impl RankPlan<'_> {
+    /// Enqueues the rank's work behind what is on `stream`, and returns; outputs are there once the stream
+    /// gets so far. All ranks call it together.
+    ///
+    /// # Errors
+    /// When a rank is gone, and when the driver or NCCL refuses something.
+    ///
+    /// # Safety
+    /// The addresses are memory of this rank's GPU that its shard's views stay inside of, aligned to their
+    /// element type; lse is as long as [`Shard::lse_len`]. They and the stream stay alive until the work is
+    /// over. Nothing else writes the tensors meanwhile, and outputs overlap nothing. The stream is that of
+    /// the call before, or waits for it.
+    pub unsafe fn forward(&self, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.run(addresses, stream) }
+    }
+}
+
+impl RankPlan<'_, BackwardProblem> {
+    /// Enqueues the rank's gradients, as [`RankPlan::forward`] its outputs, from O and lse of the forward
+    /// pass.
+    ///
+    /// # Errors
+    /// As there, and when lse was left out.
+    ///
+    /// # Safety
+    /// As there, of all that [`ShardAddresses`] has.
+    pub unsafe fn backward(&self, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
+        check_lse(std::slice::from_ref(addresses))?;
+        // SAFETY: the caller's promise.
+        unsafe { self.run(addresses, stream) }
+    }
+}
+
+impl<O: Sharded> Drop for RankPlan<'_, O> {
     fn drop(&mut self) {
         self.of.wait_before_freeing(&self.end);
     }

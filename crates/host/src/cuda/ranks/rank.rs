@@ -1,28 +1,32 @@
-//! A rank's part of a forward pass on its GPU.
+//! A rank's part of a forward or backward pass on its GPU.
 
 use std::convert::Infallible;
 use std::mem::size_of;
 
 use super::ShardAddresses;
+use super::sharded::Planned;
 use crate::append::{AppendAddresses, AppendPlan};
+use crate::backward::{BackwardAddresses, BackwardPart, BackwardPlan};
 use crate::cuda::Cuda;
 use crate::cuda::buffer::Buffer;
 use crate::cuda::driver::{Event, OwnedStream, Stream};
-use crate::distributed::{self, Attend, Gather, Place, Schedule, Shard, Work, request_of_one};
+use crate::distributed::{self, Attend, Differentiate, Gather, Gathered, Place, Shard, Work};
 use crate::forward::{Addresses, PerHead};
 use crate::launch::place_cu_seqlens;
 use crate::operation::{Data, Tensor};
-use crate::{Plan, Request, Result};
+use crate::{Plan, Result};
 
 /// What runs a rank's schedule: its plans, streams and events, and memory for what they read and write beside
 /// the rank's tensors and the gathered ones.
 pub(super) struct Rank {
     cuda: Cuda,
     shard: Shard,
-    steps: Vec<(distributed::Stream, Vec<usize>, Planned)>,
+    steps: Vec<(distributed::Stream, Vec<usize>, Step)>,
     copies: OwnedStream,
     lanes: [OwnedStream; LANES],
-    gathered: [u64; 2],
+    gathered: [u64; Gathered::COUNT],
+    /// fp32 for each of the rank's rows, as lse; none in a forward pass.
+    delta: Option<Buffer>,
     /// Where each half's rows are appended, and the values of heads.
     lists: Buffer,
     /// Of the lanes; none where nothing is copied.
@@ -41,13 +45,25 @@ pub(super) struct Rank {
 type GatherWith<'a> = &'a mut dyn FnMut(usize, &[Gather], Stream) -> Result<()>;
 
 /// A step that is ready to run.
-enum Planned {
+enum Step {
     /// Rows that are appended, where a list of so many bytes before it says.
     Place(Box<(AppendPlan, Place, u64)>),
     Gather(usize, Vec<Gather>),
     /// With what each head has, as bytes of the lists.
     Attend(Box<(Plan, Attend, PerHead<u64>)>),
+    Differentiate(Box<(BackwardPlan, Differentiate)>),
     Own(Box<Own>),
+}
+
+impl Step {
+    /// Whether other ranks wait for it, and it waits for none.
+    fn is_first(&self) -> bool {
+        match self {
+            Self::Place(_) => true,
+            Self::Gather(..) | Self::Attend(_) | Self::Own(_) => false,
+            Self::Differentiate(planned) => planned.1.stage.is_none(),
+        }
+    }
 }
 
 /// Packed sequences of the rank alone, with bytes of the lists.
@@ -82,59 +98,60 @@ impl Lists {
 const LANES: usize = distributed::Stream::LANES;
 
 impl Rank {
-    /// Plans a rank's schedule in the tiles of `whole`, a plan of the whole problem on a GPU like this one.
-    /// Gathered K and V begin at these addresses.
+    /// Plans a rank's schedule for a GPU like the one that its requests were made for. Gathered tensors begin
+    /// at these addresses.
     ///
     /// # Errors
     /// As [`Plan::new`], [`Cuda::load`] and [`Cuda::device_memory`].
-    pub(super) fn new(
-        cuda: &Cuda,
-        whole: &Plan,
-        (shard, schedule): (Shard, Schedule),
-        gathered: [u64; 2],
-    ) -> Result<Self> {
-        let (block_m, block_n) = whole.tile().unzip();
-        let tile = Request { kernel: Some(whole.kernel()), block_m, block_n, ..Request::default() };
-        let request = request_of_one(whole.problem(), &tile);
+    pub(super) fn new(cuda: &Cuda, planned: Planned, gathered: [u64; Gathered::COUNT]) -> Result<Self> {
+        let Planned { shard, schedule, requests, .. } = planned;
         let (mut lists, mut bytes) = (Lists::default(), [0; LANES]);
-        let mut room = |stream: distributed::Stream, plan: &Plan| {
-            if let distributed::Stream::Attention(lane) = stream {
-                bytes[lane] = plan.workspace_bytes().max(bytes[lane]);
-            }
-        };
         let mut steps = Vec::new();
+        let is_backward = schedule.gathered[Gathered::Delta.index()] > 0;
         for step in schedule.steps {
+            let mut workspace = 0;
             let planned = match step.work {
                 Work::Place(place) => {
                     let plan = Plan::new(&place.problem, cuda.device(), &())?;
                     cuda.load(&plan)?;
                     let at = lists.end();
                     lists.0.push((place.before as i32).to_ne_bytes());
-                    Planned::Place(Box::new((plan, *place, at)))
+                    Step::Place(Box::new((plan, *place, at)))
                 }
-                Work::Gather { stage, gathers } => Planned::Gather(stage, gathers),
+                Work::Gather { stage, gathers } => Step::Gather(stage, gathers),
                 Work::Attend(attend) => {
-                    let plan = Plan::new(&attend.problem, cuda.device(), &request)?.beside_others();
+                    let plan = Plan::new(&attend.problem, cuda.device(), requests.attend())?.beside_others();
                     cuda.load(&plan)?;
                     let per_head = attend.problem.scores().place(&mut |list| Ok(lists.take(list)))?;
-                    room(step.stream, &plan);
-                    Planned::Attend(Box::new((plan, *attend, per_head)))
+                    workspace = plan.workspace_bytes();
+                    Step::Attend(Box::new((plan, *attend, per_head)))
+                }
+                Work::Differentiate(part) => {
+                    let request = requests.differentiate(&part.problem);
+                    let plan = Plan::new(&part.problem, cuda.device(), &request)?;
+                    cuda.load(&plan)?;
+                    workspace = plan.workspace_bytes();
+                    Step::Differentiate(Box::new((plan, *part)))
                 }
                 Work::Own(problem) => {
-                    let plan = Plan::new(&*problem, cuda.device(), &request)?;
+                    let plan = Plan::new(&*problem, cuda.device(), requests.attend())?;
                     cuda.load(&plan)?;
                     let mut place = |list: Tensor<'_>| Ok(lists.take(list));
                     let per_head = problem.scores().place(&mut place)?;
                     let cu_seqlens = place_cu_seqlens(&problem, &mut place)?;
-                    room(step.stream, &plan);
-                    Planned::Own(Box::new(Own { plan, per_head, cu_seqlens }))
+                    workspace = plan.workspace_bytes();
+                    Step::Own(Box::new(Own { plan, per_head, cu_seqlens }))
                 }
             };
+            if let distributed::Stream::Attention(lane) = step.stream {
+                bytes[lane] = bytes[lane].max(workspace);
+            }
             steps.push((step.stream, step.after, planned));
         }
         let lists_memory = cuda.buffer("lists of a rank", lists.end() as usize)?;
         lists_memory.write(&lists.0, cuda.stream())?;
         cuda.stream.synchronize()?;
+        let delta = is_backward.then(|| cuda.buffer("delta of a rank", 4 * shard.lse_len())).transpose()?;
         let workspace =
             |bytes: u64| (bytes > 0).then(|| cuda.buffer("a rank's workspace", bytes as usize)).transpose();
         let [a, b, c, d] = bytes;
@@ -144,6 +161,7 @@ impl Rank {
             copies: stream()?,
             lanes: [stream()?, stream()?, stream()?, stream()?],
             gathered,
+            delta,
             lists: lists_memory,
             workspaces: [workspace(a)?, workspace(b)?, workspace(c)?, workspace(d)?],
             ends: (0..steps.len()).map(|_| event()).collect::<Result<_>>()?,
@@ -166,8 +184,8 @@ impl Rank {
 
     /// Bytes of device memory beside the gathered tensors.
     pub(super) fn bytes(&self) -> usize {
-        let workspaces = self.workspaces.iter().flatten().map(Buffer::bytes);
-        self.lists.bytes() + workspaces.sum::<usize>()
+        let buffers = self.workspaces.iter().chain([&self.delta]).flatten().map(Buffer::bytes);
+        self.lists.bytes() + buffers.sum::<usize>()
     }
 
     /// Enqueues what other ranks wait for: the rank's rows go to where they belong, behind what is on
@@ -181,7 +199,7 @@ impl Rank {
             self.begun.hold_back(stream.handle())?;
         }
         for index in 0..self.steps.len() {
-            if let Planned::Place(_) = self.steps[index].2 {
+            if self.steps[index].2.is_first() {
                 // SAFETY: the caller's promise.
                 unsafe { self.enqueue(index, addresses, &mut |_, _, _| Ok(())) }?;
             }
@@ -194,7 +212,7 @@ impl Rank {
     /// # Errors
     /// When the driver fails.
     pub(super) fn hold_back_until_placed(&self, stage: usize, stream: Stream) -> Result<()> {
-        let is_place = |planned: &Planned| matches!(planned, Planned::Place(of) if of.1.stage == stage);
+        let is_place = |planned: &Step| matches!(planned, Step::Place(of) if of.1.stage == stage);
         let mut places = self.steps.iter().zip(&self.ends).filter(|((.., planned), _)| is_place(planned));
         places.next_back().map_or(Ok(()), |(_, end)| end.hold_back(stream))
     }
@@ -223,7 +241,7 @@ impl Rank {
         gather: GatherWith<'_>,
     ) -> Result<()> {
         for index in 0..self.steps.len() {
-            if !matches!(self.steps[index].2, Planned::Place(_)) {
+            if !self.steps[index].2.is_first() {
                 // SAFETY: the caller's promise.
                 unsafe { self.enqueue(index, addresses, gather) }?;
             }
@@ -252,15 +270,27 @@ impl Rank {
         after.iter().try_for_each(|&before| self.ends[before].hold_back(stream))?;
         let dtype = self.shard.problem().dtype();
         let at = |base: u64, elements: usize| base + (elements * dtype.bytes()) as u64;
-        let [gathered_k, gathered_v] = self.gathered;
+        let of_row = |base: u64, elements: usize| base + (elements * size_of::<f32>()) as u64;
+        let gathered = |tensor: Gathered| self.gathered[tensor.index()];
         match planned {
-            Planned::Place(planned) => {
+            Step::Place(planned) => {
                 let (plan, place, list) = &**planned;
+                let element = place.tensors[0].dtype(dtype).bytes();
+                let offset = |base: u64, elements: usize| base + (elements * element) as u64;
+                let own = |tensor: Gathered| match tensor {
+                    Gathered::K => addresses.k,
+                    Gathered::V => addresses.v,
+                    Gathered::Q => addresses.q,
+                    Gathered::Dout => addresses.dout,
+                    Gathered::Lse => addresses.lse.unwrap_or_default(),
+                    Gathered::Delta => self.delta.as_ref().map_or(0, Buffer::address),
+                };
+                let ([k, v], [from_k, from_v], [to_k, to_v]) = (place.tensors, place.from, place.to);
                 let addresses = AppendAddresses {
-                    k: at(addresses.k, place.k),
-                    v: at(addresses.v, place.v),
-                    k_cache: at(gathered_k, place.k_cache),
-                    v_cache: at(gathered_v, place.v_cache),
+                    k: offset(own(k), from_k),
+                    v: offset(own(v), from_v),
+                    k_cache: offset(gathered(k), to_k),
+                    v_cache: offset(gathered(v), to_v),
                     seqused_k: self.lists.address() + list,
                     ..AppendAddresses::default()
                 };
@@ -269,15 +299,15 @@ impl Rank {
                 // it.
                 unsafe { self.cuda.enqueue(plan, &addresses, stream) }?;
             }
-            Planned::Gather(stage, gathers) => gather(*stage, gathers, stream)?,
-            Planned::Attend(planned) => {
+            Step::Gather(stage, gathers) => gather(*stage, gathers, stream)?,
+            Step::Attend(planned) => {
                 let (plan, attend, per_head) = &**planned;
                 let addresses = Addresses {
                     q: at(addresses.q, attend.q),
-                    k: at(gathered_k, attend.k),
-                    v: at(gathered_v, attend.v),
+                    k: at(gathered(Gathered::K), attend.k),
+                    v: at(gathered(Gathered::V), attend.v),
                     o: addresses.o + (attend.o * dtype.output().bytes()) as u64,
-                    lse: addresses.lse.map(|lse| lse + (attend.lse * size_of::<f32>()) as u64),
+                    lse: addresses.lse.map(|lse| of_row(lse, attend.lse)),
                     workspace: workspace.map_or(0, Buffer::address),
                     per_head: self.lists_at(per_head),
                     ..Addresses::default()
@@ -286,10 +316,50 @@ impl Rank {
                 // and stages write other rows and heads, and workspaces of their own.
                 unsafe { self.cuda.enqueue(plan, &addresses, stream) }?;
             }
-            Planned::Own(planned) => {
+            Step::Differentiate(planned) => {
+                let (plan, part) = &**planned;
+                let workspace = workspace.map_or(0, Buffer::address);
+                let own_delta = self.delta.as_ref().map_or(0, Buffer::address);
+                let Differentiate { q, k, v, o, lse, .. } = *part;
+                let addresses = match part.problem.computes() {
+                    BackwardPart::Keys => BackwardAddresses {
+                        forward: Addresses {
+                            q: at(gathered(Gathered::Q), q),
+                            k: at(addresses.k, k),
+                            v: at(addresses.v, v),
+                            lse: Some(of_row(gathered(Gathered::Lse), lse)),
+                            workspace,
+                            ..Addresses::default()
+                        },
+                        dout: at(gathered(Gathered::Dout), o),
+                        dk: at(addresses.dk, k),
+                        dv: at(addresses.dv, v),
+                        delta: Some(of_row(gathered(Gathered::Delta), lse)),
+                        ..BackwardAddresses::default()
+                    },
+                    _ => BackwardAddresses {
+                        forward: Addresses {
+                            q: at(addresses.q, q),
+                            k: at(gathered(Gathered::K), k),
+                            v: at(gathered(Gathered::V), v),
+                            o: at(addresses.o, o),
+                            lse: addresses.lse.map(|address| of_row(address, lse)),
+                            workspace,
+                            ..Addresses::default()
+                        },
+                        dout: at(addresses.dout, o),
+                        dq: at(addresses.dq, q),
+                        delta: Some(of_row(own_delta, lse)),
+                        ..BackwardAddresses::default()
+                    },
+                };
+                // SAFETY: as above; other halves and stages write other rows and heads.
+                unsafe { self.cuda.enqueue(plan, &addresses, stream) }?;
+            }
+            Step::Own(planned) => {
                 let Own { plan, per_head, cu_seqlens } = &**planned;
                 let list = |at: u64| self.lists.address() + at;
-                let &ShardAddresses { q, k, v, o, lse } = addresses;
+                let &ShardAddresses { q, k, v, o, lse, .. } = addresses;
                 let addresses = Addresses {
                     q,
                     k,

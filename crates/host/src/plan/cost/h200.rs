@@ -10,6 +10,10 @@ pub(in crate::plan) const UNCACHED: f64 = 1.05;
 /// Beyond so many tiles a block, the one that ends last hardly matters.
 pub(in crate::plan) const MANY_TILES: usize = 64;
 
+/// Cycles of a tile from which on all are a block each, whose start is nothing beside them: of 131,072 keys
+/// they took 1 to 3 % less time, of 262,144 (HEAD_DIM 64) 6 %, of 524,288 10 %.
+pub(in crate::plan) const LONG_TILE: u64 = 500_000;
+
 /// The most rounds of tiles that are a block each.
 pub(in crate::plan) const MAX_SINGLE_ROUNDS: u32 = 4;
 

@@ -27,6 +27,17 @@ fn shares_of_a_causal_problem_are_nearly_even() {
     }
 }
 
+/// As measured: long tiles are for whichever multiprocessor is done first, and short ones stay in turn.
+#[test]
+fn many_long_tiles_are_a_block_each() {
+    let tile = Tile { block_m: 192, block_n: 80, head_dim: 128, head_dim_v: 128 };
+    for (batch, seqlen, single) in [(1, 131_072, true), (1, 524_288, true), (256, 2048, false)] {
+        let Schedule { order, tiles, blocks, .. } = schedule(&causal(batch, seqlen, 32), &tile, 132);
+        assert_eq!(order.tail_tiles, if single { tiles - blocks } else { 0 }, "{seqlen}: {order:?}");
+        assert_ne!(order.snake_order, single, "{seqlen}: {order:?}");
+    }
+}
+
 #[test]
 fn short_tiles_fill_the_last_round() {
     let tile = Tile { block_m: 192, block_n: 80, head_dim: 128, head_dim_v: 128 };

@@ -75,11 +75,13 @@ impl<T: Element<Output = T>> Head<T> {
 
 /// What was found of so many runs.
 #[derive(Default)]
-pub(super) struct Verdict {
+pub(in super::super) struct Errors {
     pub(super) runs: usize,
-    pub(super) of_bound: f64,
-    pub(super) difference_of_bound: f64,
-    pub(super) failure: Option<String>,
+    /// The largest error of the rows that were compared with attention in f64, over what it may be.
+    pub(in super::super) of_bound: f64,
+    /// The largest difference from one GPU's O, over the same.
+    pub(in super::super) difference_of_bound: f64,
+    pub(in super::super) failure: Option<String>,
 }
 
 impl<T: Element> Results<T> {
@@ -89,7 +91,7 @@ impl<T: Element> Results<T> {
     }
 }
 
-impl Verdict {
+impl Errors {
     pub(super) fn fail(&mut self, reason: String) {
         self.failure.get_or_insert(reason);
     }
@@ -147,7 +149,7 @@ mod tests {
         let right =
             || Results { o: standard.clone(), lse: exact.lse.iter().map(|&lse| lse as f32).collect() };
         let failure = |results: &Results<f16>| {
-            let mut verdict = Verdict::default();
+            let mut verdict = Errors::default();
             verdict.take(1, &expected, (&right(), results));
             verdict.failure
         };

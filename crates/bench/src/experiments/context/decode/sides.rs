@@ -33,7 +33,7 @@ impl Cache {
     ) -> Result<Self> {
         let dense = problem.dense();
         let (tensors, lens) = (dense.tensors(), [dense.tensors().o.span(), dense.lse_len()]);
-        let places = Places::new(tensors, dense.lse_len(), T::DTYPE.bytes());
+        let places = Places::new(tensors, dense.lse_len(), T::DTYPE.bytes(), false);
         let mut memory = cuda.device_memory(places.end)?;
         write(&mut memory, places.q, &pattern[0], 0, tensors.q.span())?;
         for (layout, at, pattern) in [(tensors.k, places.k, &pattern[1]), (tensors.v, places.v, &pattern[2])]
