@@ -52,7 +52,7 @@ const IN_CANDLE: &str = "--target-dir=target/candle";
 const FUNCTIONS: &str = "--manifest-path=demos/score-functions/Cargo.toml";
 const IN_FUNCTIONS: &str = "--target-dir=target/score-functions";
 
-const CI: [Step; 32] = [
+const CI: [Step; 33] = [
     Cargo(&["fmt", "--all", "--check"]),
     Task(comments::check, "the width of comments"),
     Cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
@@ -69,6 +69,7 @@ const CI: [Step; 32] = [
     // Where there is no GPU it says so, and passes.
     Example("device_pointers"),
     Example("several_gpus"),
+    Example("training_on_several_gpus"),
     Example("training_step"),
     Example("decode_loop"),
     // Every kernel entry in the simulator, each case under eight thread schedules.

@@ -39,7 +39,13 @@ fn main() -> flash_attention::Result<()> {
         let mut memory = gpu.device_memory(q + k + v + o)?;
         memory.fill(0, q + k + v, 0x3c)?;
         let at = |offset: usize| memory.address() + offset as u64;
-        addresses.push(ShardAddresses { q: at(0), k: at(q), v: at(q + k), o: at(q + k + v), lse: None });
+        addresses.push(ShardAddresses {
+            q: at(0),
+            k: at(q),
+            v: at(q + k),
+            o: at(q + k + v),
+            ..ShardAddresses::default()
+        });
         streams.push(memory.stream());
         let rows: Vec<_> = shard.query_positions().collect();
         println!("rank {rank}: {} rows, from {:?} to {:?}", rows.len(), rows.first(), rows.last());
