@@ -2,7 +2,8 @@
 //!
 //! Each rank has two chunks of each sequence's rows of Q, K, V and O ([`Partition`]). Keys and values are
 //! gathered, some heads at a time, while those gathered before are attended to; nothing that was computed is
-//! ever merged. So each query meets the same keys in the same order as on one GPU.
+//! ever merged. So each query meets the same keys in the same order as on one GPU. A backward pass gathers
+//! queries too, for each rank's keys. Packed sequences that are short are one rank's as they are.
 //!
 //! ```text
 //!            rank 0        rank 1

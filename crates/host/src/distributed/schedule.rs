@@ -240,9 +240,9 @@ pub struct Step {
 /// A rank's work of a forward or backward pass, in an order in which it may be enqueued.
 ///
 /// Gathered K has the stages one after another, each of which is [2N·L, heads, D], contiguous, where L is
-/// [`Cut::chunk_len`](super::Cut::chunk_len) of the sequence's keys, and V the same with Dv: chunks lie in the
-/// order of their rows, and are one piece each. So do Q and dO, with chunks of queries; lse and delta are
-/// [heads, 2N·L].
+/// [`Cut::chunk_len`](super::Cut::chunk_len) of the sequence's keys, and V the same with Dv: chunks lie in
+/// the order of their rows, and are one piece each. So do Q and dO, with chunks of queries; lse and delta
+/// are [heads, 2N·L].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
     /// What is gathered and attended to together, in order.

@@ -7,9 +7,8 @@ use crate::{Device, Operation, Plan, Problem, Result};
 /// A problem that ranks compute together: a forward pass ([`Problem`]), or the gradients of one
 /// ([`BackwardProblem`]), whose dO lies as O and whose gradients lie as what they are of.
 ///
-/// A backward pass has the bits of one device with
-/// [`workspace_limit`](crate::backward::BackwardRequest::workspace_limit) 0, whose blocks compute scores twice
-/// and store no dS.
+/// A backward pass has the bits of one device with `workspace_limit` 0 of a
+/// [`BackwardRequest`](crate::backward::BackwardRequest), whose blocks compute scores twice and store no dS.
 pub trait Sharded: Operation + sealed::Planner {}
 
 impl<O: sealed::Planner> Sharded for O {}
