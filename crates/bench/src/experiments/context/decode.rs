@@ -6,11 +6,11 @@ mod sides;
 use anyhow::{Context as _, Result};
 use flash_attention::cuda::Cuda;
 use flash_attention::decode::{DecodeInputs, DecodeOptions, DecodeProblem, DecodeRequest};
-use flash_attention::distributed::LocalDecode;
+use flash_attention::distributed::{Distributed, LocalDecode};
 use flash_attention::{Element, Plan, Problem, Tensors};
 
 use super::record::{Measured, Verdict};
-use super::team::Work as _;
+use super::team::{Work as _, or_keep};
 use super::tensors::PATTERN;
 use super::{Args, LAUNCHES, Ranks, in_turns};
 use crate::inputs::normal;
@@ -47,25 +47,35 @@ pub(super) fn measure<T: Element<Output = T>>(args: &Args, ranks: &Ranks, of: &P
             (TeamPlan::Rank(Box::new(plan)), vec![part(group.cuda(), group.rank())?])
         }
     };
-    let mut team = Team { plan, parts };
     let on_gpu = |gpu: &Cuda| {
         let plan = Plan::new(&whole, gpu.device(), &request)?;
         Whole::new(gpu, plan, Cache::new(gpu, &whole, (0..seq, seq), &pattern)?)
     };
     let wholes = ranks.each_gpu(args).iter().map(on_gpu).collect::<Result<Vec<_>>>();
-    let mut wholes = wholes.context("one GPU's tensors")?;
+    let mut sides = (Team { plan, parts }, wholes.context("one GPU's tensors")?);
+    let measured = compare(args, ranks.group(), (&whole, &pattern), &mut sides);
+    or_keep(measured, sides)
+}
+
+/// Compares results, and times.
+fn compare<T: Element<Output = T>>(
+    args: &Args,
+    group: Option<&Distributed>,
+    (whole, pattern): (&DecodeProblem, &[Vec<T>; 3]),
+    (team, wholes): &mut (Team<'_>, Vec<Whole>),
+) -> Result<Measured> {
     let errors = match args.check {
         0 => Errors::default(),
         runs => {
-            let expected = Expected::new(&wholes[0].plan, &pattern)?;
-            judge(&mut team, &mut wholes[0], &expected, runs)?
+            let expected = Expected::new(&wholes[0].plan, pattern)?;
+            judge(team, &mut wholes[0], &expected, runs)?
         }
     };
     let bytes = whole.cache_bytes(&DecodeInputs::<T>::new(&[], &[], &[])) as f64;
     let once = bytes / BANDWIDTH + LAUNCHES;
     // Ranks read their keys whatever the others do: each by itself takes as long.
     let alone = |_| Ok(f64::NAN);
-    let (times, _) = in_turns(args, ranks.group(), (&team, &wholes), once, alone)?;
+    let (times, _) = in_turns(args, group, (&*team, &wholes[..]), once, alone)?;
     Ok(Measured {
         problem: whole.dense().clone(),
         pass: "decode",
@@ -99,7 +109,8 @@ fn judge<T: Element<Output = T>>(
     one.wait()?;
     let of_one = one.cache.results::<T>()?;
     let mut verdict = Errors::default();
-    while verdict.runs < runs && verdict.failure.is_none() {
+    // As often on all ranks, also where one finds an error.
+    while verdict.runs < runs {
         team.parts.iter_mut().try_for_each(Cache::poison)?;
         team.enqueue()?;
         team.wait()?;

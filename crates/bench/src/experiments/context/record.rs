@@ -40,18 +40,20 @@ pub(super) struct Measured {
 
 /// Whether ranks compute what is right.
 pub(super) enum Verdict {
-    /// They have one GPU's bits, but for the first difference.
-    Bits(Option<String>),
+    /// They have one GPU's bits, but for the first difference, in a run.
+    Bits(Option<(String, usize)>),
     /// They are as near to what is exact as the rule says.
     Errors(Errors),
 }
 
 impl Verdict {
     /// What is wrong, if anything is.
-    fn failure(&self) -> Option<&String> {
+    fn failure(&self) -> Option<String> {
         match self {
-            Self::Bits(difference) => difference.as_ref(),
-            Self::Errors(errors) => errors.failure.as_ref(),
+            Self::Bits(difference) => {
+                difference.as_ref().map(|(what, run)| format!("{what} is not one GPU's, run {run}"))
+            }
+            Self::Errors(errors) => errors.failure.clone(),
         }
     }
 }
@@ -150,10 +152,7 @@ impl Measured {
     pub(super) fn notes(&self) -> Vec<String> {
         let case = self.case();
         let how = format!("{case}: {}", self.reasons.join("; "));
-        let failure = self.verdict.failure().map(|what| match self.verdict {
-            Verdict::Bits(_) => format!("{case}: {what} is not one GPU's, run {}", self.checked_runs),
-            Verdict::Errors(_) => format!("{case}: {what}, run {}", self.checked_runs),
-        });
+        let failure = self.verdict.failure().map(|what| format!("{case}: {what}"));
         [how].into_iter().chain(failure).collect()
     }
 
@@ -232,7 +231,7 @@ mod tests {
 
     #[test]
     fn bits_that_differ_fail_and_are_named() {
-        let difference = Some("O of rank 1, element 5".to_owned());
+        let difference = Some(("O of rank 1, element 5".to_owned(), 3));
         let measured = Measured { verdict: Verdict::Bits(difference), ..measured() };
         let [.., together] = measured.rows(&SETTING);
         assert!(!together.check.unwrap().passed);

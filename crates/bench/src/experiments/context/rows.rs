@@ -2,12 +2,12 @@
 
 use anyhow::{Context as _, Result};
 use flash_attention::backward::BackwardProblem;
-use flash_attention::distributed::{LocalRanks, Partition};
+use flash_attention::distributed::{Distributed, LocalRanks, Partition};
 use flash_attention::{Element, Problem};
 
 use super::pass::Pass;
 use super::record::{Measured, Verdict};
-use super::team::{Team, TeamPlan, Work as _};
+use super::team::{Team, TeamPlan, Work as _, or_keep};
 use super::tensors::{PATTERN, Part, Whole};
 use super::{Args, FLOPS, LAUNCHES, Ranks, in_turns};
 use crate::inputs::normal;
@@ -42,7 +42,7 @@ fn measure<O: Pass, T: Element<Output = T>>(
     let partition = if args.contiguous { Partition::Contiguous } else { Partition::ZigZag };
     let request = problem.request_of_bits();
     let wholes = ranks.each_gpu(args).iter().map(|gpu| Whole::new(gpu, (forward, &problem), &pattern));
-    let mut wholes = wholes.collect::<Result<Vec<_>>>().context("one GPU's tensors")?;
+    let wholes = wholes.collect::<Result<Vec<_>>>().context("one GPU's tensors")?;
     let (plan, parts) = match ranks {
         Ranks::Local(gpus) => {
             let ranks = LocalRanks::new(gpus, &problem, partition, &request)?;
@@ -58,24 +58,36 @@ fn measure<O: Pass, T: Element<Output = T>>(
             (TeamPlan::Rank(Box::new(plan)), parts)
         }
     };
-    let mut team = Team { plan, parts };
-    let (mut difference, mut checked) = (None, 0);
-    let expected = if args.check > 0 { Some(wholes[0].outputs(&problem)?) } else { None };
-    while let Some(expected) = expected.as_ref().filter(|_| checked < args.check && difference.is_none()) {
+    let mut sides = (Team { plan, parts }, wholes);
+    let measured = compare::<O, T>(args, ranks.group(), (forward, &problem), &mut sides);
+    or_keep(measured, sides)
+}
+
+/// Compares bits, and times.
+fn compare<O: Pass, T: Element<Output = T>>(
+    args: &Args,
+    group: Option<&Distributed>,
+    (forward, problem): (&Problem, &O),
+    (team, wholes): &mut (Team<'_, O>, Vec<Whole<O>>),
+) -> Result<Measured> {
+    let mut difference = None;
+    let expected = if args.check > 0 { Some(wholes[0].outputs(problem)?) } else { None };
+    // As often on all ranks, also where one finds a difference.
+    for run in 1..=args.check {
         interrupt::check()?;
         team.poison()?;
         team.enqueue()?;
         team.wait()?;
-        checked += 1;
-        for part in &team.parts {
-            difference = difference.or(part.difference::<T>(expected)?);
+        for part in team.parts.iter().filter(|_| difference.is_none()) {
+            let found = expected.as_ref().map_or(Ok(None), |expected| part.difference::<T>(expected))?;
+            difference = found.map(|found| (found, run));
         }
     }
     drop(expected);
     let passes = if O::IS_BACKWARD { 2.5 } else { 1.0 };
     let once = passes * forward.flops() / FLOPS + LAUNCHES;
     let slowest = |runs| team.slowest_rank(runs);
-    let (times, slowest_rank) = in_turns(args, ranks.group(), (&team, &wholes), once, slowest)?;
+    let (times, slowest_rank) = in_turns(args, group, (&*team, &wholes[..]), once, slowest)?;
     let reasons = wholes.first().map(Whole::reason).into_iter().chain(team.reasons()).collect();
     Ok(Measured {
         problem: forward.clone(),
@@ -84,7 +96,7 @@ fn measure<O: Pass, T: Element<Output = T>>(
         times,
         extra_bytes: team.extra_bytes(),
         reasons,
-        checked_runs: checked,
+        checked_runs: args.check,
         verdict: Verdict::Bits(difference),
         slowest_rank,
     })

@@ -22,6 +22,8 @@ pub(in crate::cuda) struct Communicator {
     handle: CommHandle,
     /// The rank's place in the order.
     place: usize,
+    /// A call of it did not come to its end: nobody waits for it again.
+    is_given_up: AtomicBool,
     is_aborted: AtomicBool,
     /// Calls are made one at a time.
     calling: Mutex<()>,
@@ -114,8 +116,9 @@ impl Communicator {
     }
 
     fn of(nccl: &'static Nccl, context: &Arc<Context>, handle: CommHandle, place: usize) -> Self {
-        let (is_aborted, calling) = (AtomicBool::new(false), Mutex::new(()));
-        Self { nccl, context: Arc::clone(context), handle, place, is_aborted, calling }
+        let [is_given_up, is_aborted] = [false; 2].map(AtomicBool::new);
+        let (context, calling) = (Arc::clone(context), Mutex::new(()));
+        Self { nccl, context, handle, place, is_given_up, is_aborted, calling }
     }
 
     /// Held while a call is made, and until NCCL is done with it.
@@ -134,8 +137,7 @@ impl Communicator {
                 return Failure::check(self.nccl, "ncclCommGetAsyncError", state).map_err(Error::from);
             }
             if let Err(error) = keep_on() {
-                // A communicator that was given up must not be waited for again, by who destroys it either.
-                self.abort();
+                self.give_up();
                 return Err(error);
             }
             std::thread::yield_now();
@@ -144,7 +146,7 @@ impl Communicator {
 
     /// Refuses to use a communicator that was given up.
     fn check_live(&self) -> Result<()> {
-        if !self.is_aborted.load(Ordering::Relaxed) {
+        if !self.is_given_up.load(Ordering::Relaxed) {
             return Ok(());
         }
         Err(Error::Context { reason: "ranks that were given up gather no more".to_owned() })
@@ -214,7 +216,13 @@ impl Communicator {
         self.settle(keep_on)
     }
 
-    /// Ends all that the communicator has begun, so that streams do not wait for a rank that is gone.
+    /// Refuses all that is asked of it from now on.
+    pub(in crate::cuda) fn give_up(&self) {
+        self.is_given_up.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends what a communicator that was given up has begun, as far as NCCL can: that takes it a second and
+    /// more.
     pub(in crate::cuda) fn abort(&self) {
         if !self.is_aborted.swap(true, Ordering::Relaxed) {
             let _ = self.context.make_current();
@@ -226,11 +234,12 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if !*self.is_aborted.get_mut() {
-            let _ = self.context.make_current();
-            // SAFETY: made by NCCL, destroyed once; streams are done with it.
-            let _ = unsafe { self.nccl.ncclCommDestroy(self.handle) };
+        if *self.is_given_up.get_mut() {
+            return self.abort();
         }
+        let _ = self.context.make_current();
+        // SAFETY: made by NCCL, destroyed once; streams are done with it.
+        let _ = unsafe { self.nccl.ncclCommDestroy(self.handle) };
     }
 }
 
@@ -294,7 +303,7 @@ impl Drop for Memory {
         let _ = self.context.make_current();
         for (communicator, window) in &self.windows {
             let _one = communicator.calling();
-            if !communicator.is_aborted.load(Ordering::Relaxed) {
+            if !communicator.is_given_up.load(Ordering::Relaxed) {
                 // SAFETY: registered once; who uses the memory is done with it. A failure leaves nothing to
                 // be done.
                 let _ = unsafe { self.nccl.ncclCommWindowDeregister(communicator.handle, *window) };

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::process::{Distributed, described, transport};
+use super::process::{Distributed, InUse, UntilDone, described, transport};
 use super::{check_each, copy, links};
 use crate::cuda::Cuda;
 use crate::cuda::buffer::Buffer;
-use crate::cuda::driver::{Event, Stream};
+use crate::cuda::driver::{Event, OwnedStream, Stream};
 use crate::cuda::nccl::{Communicator, Memory};
 use crate::decode::{DecodeAddresses, DecodePlan, DecodeProblem, DecodeRequest};
 use crate::distributed::{DecodeShard, SharedPlan, merging, of_splits};
@@ -74,6 +74,9 @@ pub struct LocalDecode {
     given: Vec<Event>,
     /// A rank has the pieces of all others.
     taken: Vec<Event>,
+    /// A stream for all pieces but each rank's first, with the end of what is on it: copies that wait for one
+    /// another take longer than their bytes.
+    beside: Vec<(OwnedStream, Event)>,
     reasons: Vec<String>,
 }
 
@@ -87,7 +90,7 @@ impl LocalDecode {
     pub fn new(gpus: &[Cuda], problem: &DecodeProblem, request: &DecodeRequest) -> Result<Self> {
         let mut reasons = links(gpus)?;
         let (mut ranks, mut gathered) = (Vec::<DecodeRank>::new(), Vec::new());
-        let (mut given, mut taken) = (Vec::new(), Vec::new());
+        let (mut given, mut taken, mut beside) = (Vec::new(), Vec::new(), Vec::new());
         for (index, cuda) in gpus.iter().enumerate() {
             let shard = DecodeShard::new(problem, index, gpus.len())?;
             let rank = DecodeRank::new(cuda, shard, request)?;
@@ -100,10 +103,11 @@ impl LocalDecode {
             gathered.push(cuda.buffer("results of splits", rank.gathered_bytes())?);
             given.push(Event::untimed(&cuda.context)?);
             taken.push(Event::untimed(&cuda.context)?);
+            beside.push((OwnedStream::new(&cuda.context)?, Event::untimed(&cuda.context)?));
             ranks.push(rank);
         }
         reasons.extend(ranks.first().into_iter().flat_map(|rank| rank.plan().reasons().iter().cloned()));
-        Ok(Self { ranks, gathered, given, taken, reasons })
+        Ok(Self { ranks, gathered, given, taken, beside, reasons })
     }
 
     /// A rank's part, if there is such a rank.
@@ -148,12 +152,18 @@ impl LocalDecode {
             self.given[index].record(stream)?;
         }
         for (index, (addresses, &stream)) in addresses.iter().zip(streams).enumerate() {
+            let (beside, end) = &self.beside[index];
+            // The merge of the call before has read what comes there now.
+            self.given[index].hold_back(beside.handle())?;
             for other in self.others(index) {
                 self.given[other].hold_back(stream)?;
-                self.take(index, other, stream)?;
+                self.given[other].hold_back(beside.handle())?;
+                self.take(index, other, [stream, beside.handle()])?;
             }
+            end.record(beside.handle())?;
+            end.hold_back(stream)?;
             self.taken[index].record(stream)?;
-            // SAFETY: the caller's promise; all pieces have come before on this stream.
+            // SAFETY: the caller's promise; the stream waits for all pieces.
             unsafe { self.ranks[index].merge(addresses, self.gathered[index].address(), stream) }?;
         }
         Ok(())
@@ -171,11 +181,11 @@ impl LocalDecode {
         (0..self.world()).filter(move |&other| other != rank)
     }
 
-    /// Copies another rank's piece.
-    fn take(&self, rank: usize, other: usize, stream: Stream) -> Result<()> {
+    /// Copies another rank's O and log-sum-exps, each on a stream.
+    fn take(&self, rank: usize, other: usize, streams: [Stream; 2]) -> Result<()> {
         let [to, from] = [rank, other].map(|rank| &*self.ranks[rank].cuda.context);
         to.make_current()?;
-        for partials in &self.ranks[rank].shared.partials {
+        for (partials, stream) in self.ranks[rank].shared.partials.iter().zip(streams) {
             let piece = partials.piece_of(other);
             let [target, source] =
                 [rank, other].map(|rank| self.gathered[rank].address() + piece.start as u64);
@@ -209,7 +219,10 @@ impl Distributed {
         let mut reasons = vec![transport("kernels")?];
         reasons.extend_from_slice(rank.plan().reasons());
         let (gathered, communicator) = self.small_memory(rank.gathered_bytes())?;
-        Ok(RankDecode { of: self, rank, communicator, gathered, reasons })
+        let context = &self.cuda().context;
+        let (gathers, given) = (OwnedStream::new(context)?, Event::untimed(context)?);
+        let held = Held { rank, gathered, gathers, given, taken: Event::untimed(context)? };
+        Ok(RankDecode { of: self, held: UntilDone::new(self, held), communicator, reasons })
     }
 }
 
@@ -224,19 +237,37 @@ fn agreed(problem: &DecodeProblem, planned: &Result<DecodeRank>) -> Vec<(&'stati
     agreed
 }
 
+/// A rank with what it gathers.
+struct Held {
+    rank: DecodeRank,
+    gathered: Memory,
+    /// NCCL's kernels may begin before the kernel in front of them has ended: they have a stream of their own,
+    /// which waits for all of it, and is waited for.
+    gathers: OwnedStream,
+    /// The rank's piece is there.
+    given: Event,
+    /// All pieces are.
+    taken: Event,
+}
+
+impl InUse for Held {
+    fn end(&self) -> &Event {
+        &self.rank.end
+    }
+}
+
 /// What a rank is ready to decode with the others.
 pub struct RankDecode<'a> {
     of: &'a Distributed,
-    rank: DecodeRank,
+    held: UntilDone<'a, Held>,
     communicator: &'a Communicator,
-    gathered: Memory,
     reasons: Vec<String>,
 }
 
 impl RankDecode<'_> {
     /// The rank's part.
-    pub const fn shard(&self) -> &DecodeShard {
-        &self.rank.shard
+    pub fn shard(&self) -> &DecodeShard {
+        &self.held.rank.shard
     }
 
     /// How ranks reach one another, and what each of them computes.
@@ -245,8 +276,8 @@ impl RankDecode<'_> {
     }
 
     /// Bytes of device memory that the rank takes beside its tensors.
-    pub const fn memory_bytes(&self) -> usize {
-        self.gathered.bytes()
+    pub fn memory_bytes(&self) -> usize {
+        self.held.gathered.bytes()
     }
 
     /// Enqueues the rank's work behind what is on `stream`, and returns; outputs are there once the stream
@@ -262,17 +293,22 @@ impl RankDecode<'_> {
     /// is that of the call before, or waits for it.
     pub unsafe fn decode(&self, addresses: &DecodeAddresses, stream: Stream) -> Result<()> {
         self.of.check()?;
-        let gathered = self.gathered.address();
+        let Held { rank, gathered, gathers, given, taken } = &*self.held;
+        let (first, gathers) = (gathered.address(), gathers.handle());
         // SAFETY: the caller's promise; the memory is as long as the plan says.
-        unsafe { self.rank.split(addresses, gathered, stream) }?;
-        let partials = self.rank.shared.partials.iter();
-        let gathers: Vec<_> =
-            partials.map(|partials| (gathered + partials.first as u64, partials.piece)).collect();
+        unsafe { rank.split(addresses, first, stream) }?;
+        given.record(stream)?;
+        given.hold_back(gathers)?;
+        let partials = rank.shared.partials.iter();
+        let pieces: Vec<_> =
+            partials.map(|partials| (first + partials.first as u64, partials.piece)).collect();
         // SAFETY: all ranks agree in their pieces; the memory is as long as all of them, and is freed when the
         // stream is done with it.
-        self.of.patiently(|keep_on| unsafe { self.communicator.all_gathers(&gathers, stream, keep_on) })?;
-        // SAFETY: the caller's promise; all pieces have come before on this stream.
-        unsafe { self.rank.merge(addresses, gathered, stream) }
+        self.of.patiently(|keep_on| unsafe { self.communicator.all_gathers(&pieces, gathers, keep_on) })?;
+        taken.record(gathers)?;
+        taken.hold_back(stream)?;
+        // SAFETY: the caller's promise; the stream waits for all pieces.
+        unsafe { rank.merge(addresses, first, stream) }
     }
 
     /// Waits for the last call's work, for as long as `deadline`.
@@ -281,12 +317,6 @@ impl RankDecode<'_> {
     /// [`Error::Peer`] when a rank is gone or the deadline is over, after which no rank computes any more,
     /// and when a kernel faulted or NCCL failed.
     pub fn wait(&self, deadline: Duration) -> Result<()> {
-        self.of.wait(&self.rank.end, deadline)
-    }
-}
-
-impl Drop for RankDecode<'_> {
-    fn drop(&mut self) {
-        self.of.wait_before_freeing(&self.rank.end);
+        self.of.wait(self.held.end(), deadline)
     }
 }

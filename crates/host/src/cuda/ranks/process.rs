@@ -1,6 +1,10 @@
 //! A rank in a process of its own, with NCCL.
 
+use std::hash::{Hash as _, Hasher as _};
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -17,7 +21,9 @@ use crate::{Error, Problem, Result};
 /// A rank among others that have met, each in a process with a GPU of its own.
 ///
 /// Pieces go from GPU to GPU by NCCL on copy engines, beside attention. A rank that dies, hangs or disagrees
-/// is an error on all others: no call waits for ever.
+/// is an error on all others: no call waits for ever. After [`Error::Peer`] streams of this GPU may wait for
+/// copies for ever, and with them who waits for these streams, or frees device memory: the process should
+/// end.
 pub struct Distributed {
     cuda: Cuda,
     /// Before the group, which tells the others that this rank is done.
@@ -25,6 +31,7 @@ pub struct Distributed {
     back: Arc<Communicator>,
     /// For what is small, and nothing runs beside: made when it is first needed.
     small: OnceLock<Arc<Communicator>>,
+    is_aborted: AtomicBool,
     group: Group,
     patience: Duration,
 }
@@ -67,7 +74,8 @@ impl Distributed {
         let forth = Communicator::new(&cuda.context, UniqueId(id), (rank, size), &keep_on)?;
         let back = forth.reversed(size, &keep_on)?;
         let (forth, back, small) = (Arc::new(forth), Arc::new(back), OnceLock::new());
-        Ok(Self { cuda: cuda.clone(), forth, back, small, group, patience })
+        let is_aborted = AtomicBool::new(false);
+        Ok(Self { cuda: cuda.clone(), forth, back, small, is_aborted, group, patience })
     }
 
     /// Index of this rank.
@@ -114,11 +122,18 @@ impl Distributed {
         let addresses = gathered.each_ref().map(|memory| memory.as_ref().map_or(0, Memory::address));
         let rank = Rank::new(&self.cuda, planned, addresses)?;
         let end = Event::untimed(&self.cuda.context)?;
-        Ok(RankPlan { of: self, rank, gathered, end, reasons, pass: PhantomData })
+        let held = UntilDone::new(self, Held { rank, gathered, end });
+        Ok(RankPlan { of: self, held, reasons, pass: PhantomData })
     }
 
+    /// Gives all communicators up, and lets NCCL end what they have begun in a thread of its own, since that
+    /// takes longer than a rank should wait for its error.
     fn abort(&self) {
-        self.communicators().for_each(|communicator| communicator.abort());
+        let given_up: Vec<_> = self.communicators().cloned().collect();
+        given_up.iter().for_each(|communicator| communicator.give_up());
+        if !self.is_aborted.swap(true, Ordering::Relaxed) {
+            std::thread::spawn(move || given_up.iter().for_each(|communicator| communicator.abort()));
+        }
     }
 
     fn communicators(&self) -> impl Iterator<Item = &Arc<Communicator>> {
@@ -182,14 +197,42 @@ impl Distributed {
         }
         Ok(())
     }
+}
 
-    /// Waits for the end of the last call's work, as long as for a rank, before memory is freed.
-    pub(super) fn wait_before_freeing(&self, end: &Event) {
+/// What streams use until a call's work is over, which it has the end of.
+pub(super) trait InUse {
+    /// The end of the last call's work.
+    fn end(&self) -> &Event;
+}
+
+/// Given back once streams are done with it. Where a rank is gone it is kept for ever: a stream may wait for
+/// its copies for ever, and so would who frees memory, for all streams.
+pub(super) struct UntilDone<'a, T: InUse> {
+    of: &'a Distributed,
+    held: ManuallyDrop<T>,
+}
+
+impl<'a, T: InUse> UntilDone<'a, T> {
+    pub(super) const fn new(of: &'a Distributed, held: T) -> Self {
+        Self { of, held: ManuallyDrop::new(held) }
+    }
+}
+
+impl<T: InUse> Deref for UntilDone<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.held
+    }
+}
+
+impl<T: InUse> Drop for UntilDone<'_, T> {
+    fn drop(&mut self) {
         // Whoever waited has heard of what failed.
-        let _ = self.wait(end, self.patience);
-        // To give a window back, NCCL would wait for a rank that is gone.
-        if self.group.check().is_err() {
-            self.abort();
+        let _ = self.of.wait(self.held.end(), self.of.patience);
+        if self.of.check().is_ok() {
+            // SAFETY: nobody has dropped it, and nobody uses it behind this.
+            unsafe { ManuallyDrop::drop(&mut self.held) };
         }
     }
 }
@@ -231,10 +274,11 @@ fn agreed(
     agreed
 }
 
-/// FNV-1a of numbers that are too many for a message.
+/// A number in the place of many, the same in all builds of one version.
 fn hash(numbers: &[u32]) -> u64 {
-    let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    let mut hasher = std::hash::DefaultHasher::new();
+    numbers.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// A problem, by names and values.
@@ -266,20 +310,31 @@ fn keep_on(group: &Group, until: Instant) -> Result<()> {
     group.check()
 }
 
-/// What a rank is ready to compute with the others.
-pub struct RankPlan<'a, O: Sharded = Problem> {
-    of: &'a Distributed,
+/// A rank with what it gathers.
+struct Held {
     rank: Rank,
     gathered: [Option<Memory>; Gathered::COUNT],
     end: Event,
+}
+
+impl InUse for Held {
+    fn end(&self) -> &Event {
+        &self.end
+    }
+}
+
+/// What a rank is ready to compute with the others.
+pub struct RankPlan<'a, O: Sharded = Problem> {
+    of: &'a Distributed,
+    held: UntilDone<'a, Held>,
     reasons: Vec<String>,
     pass: PhantomData<O>,
 }
 
 impl<O: Sharded> RankPlan<'_, O> {
     /// The rank's part.
-    pub const fn shard(&self) -> &Shard {
-        self.rank.shard()
+    pub fn shard(&self) -> &Shard {
+        self.held.rank.shard()
     }
 
     /// How ranks reach one another, and what they do together.
@@ -289,7 +344,7 @@ impl<O: Sharded> RankPlan<'_, O> {
 
     /// Bytes of device memory that the rank takes beside its tensors.
     pub fn memory_bytes(&self) -> usize {
-        self.gathered.iter().flatten().map(Memory::bytes).sum::<usize>() + self.rank.bytes()
+        self.held.gathered.iter().flatten().map(Memory::bytes).sum::<usize>() + self.held.rank.bytes()
     }
 
     /// Enqueues the rank's work ([`RankPlan::forward`], [`RankPlan::backward`]).
@@ -299,17 +354,17 @@ impl<O: Sharded> RankPlan<'_, O> {
     unsafe fn run(&self, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
         self.of.check()?;
         // SAFETY: the caller's promise.
-        unsafe { self.rank.place(addresses, stream) }?;
+        unsafe { self.held.rank.place(addresses, stream) }?;
         let mut gather = |_, gathers: &[Gather], copies: Stream| {
             gathers.iter().try_for_each(|gather| self.gather(gather, copies))
         };
         // SAFETY: the caller's promise.
-        unsafe { self.rank.attend(addresses, stream, &mut gather) }?;
-        self.end.record(stream)
+        unsafe { self.held.rank.attend(addresses, stream, &mut gather) }?;
+        self.held.end.record(stream)
     }
 
     fn gather(&self, gather: &Gather, copies: Stream) -> Result<()> {
-        let memory = self.gathered[gather.tensor.index()].as_ref().map_or(0, Memory::address);
+        let memory = self.held.gathered[gather.tensor.index()].as_ref().map_or(0, Memory::address);
         let element = gather.tensor.dtype(self.shard().problem().dtype()).bytes();
         let first = memory + (gather.first * element) as u64;
         let communicator = if gather.reversed { &self.of.back } else { &self.of.forth };
@@ -325,7 +380,7 @@ impl<O: Sharded> RankPlan<'_, O> {
     /// [`Error::Peer`] when a rank is gone or the deadline is over, after which no rank computes any more,
     /// and when a kernel faulted or NCCL failed.
     pub fn wait(&self, deadline: Duration) -> Result<()> {
-        self.of.wait(&self.end, deadline)
+        self.of.wait(&self.held.end, deadline)
     }
 }
 
@@ -360,11 +415,5 @@ impl RankPlan<'_, BackwardProblem> {
         check_lse(std::slice::from_ref(addresses))?;
         // SAFETY: the caller's promise.
         unsafe { self.run(addresses, stream) }
-    }
-}
-
-impl<O: Sharded> Drop for RankPlan<'_, O> {
-    fn drop(&mut self) {
-        self.of.wait_before_freeing(&self.end);
     }
 }
