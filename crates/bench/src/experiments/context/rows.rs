@@ -78,9 +78,9 @@ fn compare<O: Pass, T: Element<Output = T>>(
         team.poison()?;
         team.enqueue()?;
         team.wait()?;
-        for part in team.parts.iter().filter(|_| difference.is_none()) {
-            let found = expected.as_ref().map_or(Ok(None), |expected| part.difference::<T>(expected))?;
-            difference = found.map(|found| (found, run));
+        for part in &team.parts {
+            let Some(expected) = expected.as_ref().filter(|_| difference.is_none()) else { break };
+            difference = part.difference::<T>(expected)?.map(|found| (found, run));
         }
     }
     drop(expected);
