@@ -38,7 +38,21 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(|cause| cause.is::<Interrupted>()) {
         return ExitCode::from(interrupt::EXIT_CODE);
     }
+    if error.chain().any(is_lost_peer) {
+        leave(1);
+    }
     ExitCode::from(if is_usage(error) { 2 } else { 1 })
+}
+
+/// Whether another rank is gone, or said nothing.
+fn is_lost_peer(cause: &(dyn std::error::Error + 'static)) -> bool {
+    matches!(cause.downcast_ref(), Some(flash_attention::Error::Peer { .. }))
+}
+
+/// Ends the process as it is: the driver's end would wait for a stream that waits for a rank that is gone.
+fn leave(code: i32) -> ! {
+    // SAFETY: it takes a number, and does not return.
+    unsafe { libc::_exit(code) }
 }
 
 /// Says on stderr, in a line, what went wrong.

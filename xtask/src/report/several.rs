@@ -17,6 +17,7 @@ pub(super) const EXPERIMENT: &str = "context";
 /// What a panel's problems have in common: heads, so that few and many stand beside one another, and the rest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Cell {
+    is_backward: bool,
     sizes: [usize; 3],
     head_dim: usize,
     causal: bool,
@@ -43,7 +44,10 @@ pub(super) struct Several<'a>(BTreeMap<Cell, Vec<Point<'a>>>);
 
 impl std::fmt::Display for Cell {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { sizes: [batch, heads, kv_heads], head_dim, causal, dtype } = self;
+        let Self { is_backward, sizes: [batch, heads, kv_heads], head_dim, causal, dtype } = self;
+        if *is_backward {
+            write!(formatter, "backward, ")?;
+        }
         if *batch > 1 {
             write!(formatter, "B={batch} ")?;
         }
@@ -149,6 +153,7 @@ fn point<'a>(source: (&'a str, usize), row: &'a Row) -> Option<(Cell, Point<'a>)
     let problem = row.problem.as_ref().filter(|problem| problem.is_plain())?;
     let gpus = row.figure("GPUs")? as usize;
     let cell = Cell {
+        is_backward: row.case.starts_with("backward "),
         sizes: problem.sizes(),
         head_dim: problem.head_dim,
         causal: problem.causal,
