@@ -14,7 +14,7 @@ use super::{Claim, Section};
 /// The experiment whose documents these are, under whatever names.
 pub(super) const EXPERIMENT: &str = "context";
 
-/// What a panel's problems have in common: heads, so that few and many stand beside one another, and the rest.
+/// What a panel's problems have in common. `sizes` are batch, query heads and key/value heads.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Cell {
     is_backward: bool,
