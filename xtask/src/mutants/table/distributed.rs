@@ -8,18 +8,6 @@ pub(super) const FAMILIES: &[Family] = &[
         entries: "append",
         tests: &["distributed"],
         defects: &[
-            defect(
-                "context_diagonal",
-                "keys end with the last query's row, however many more there are",
-                "rows.end + whole.seqlen_k() - whole.seqlen_q()",
-                "rows.end",
-            ),
-            defect(
-                "context_order",
-                "high chunks come in the order of ranks",
-                "(world, 1, true)",
-                "(world, 1, false)",
-            ),
             defect("context_gathered", "attention does not wait for its keys", "vec![gather]", "vec![]"),
             defect(
                 "context_placed",
@@ -27,18 +15,62 @@ pub(super) const FAMILIES: &[Family] = &[
                 "placed.into_iter().collect()",
                 "vec![]",
             ),
-            defect("context_stage", "all stages read the first one's keys", "before * k.head_dim", "0"),
+        ],
+    },
+    Family {
+        file: "crates/host/src/distributed/schedule/staged.rs",
+        entries: "append",
+        tests: &["distributed"],
+        defects: &[
+            defect(
+                "context_diagonal",
+                "keys end with the last query's row, however many more there are",
+                "rows.end + seqlen_k - cut.queries.rows()",
+                "rows.end",
+            ),
+            defect(
+                "context_order",
+                "high chunks come in the order of ranks",
+                "(1, 1, true)",
+                "(1, 1, false)",
+            ),
+            defect("context_stage", "all stages read the first one's keys", "keys_before * k.head_dim", "0"),
             defect(
                 "context_lse",
                 "the high half's lse lies over the low half's",
-                "(stage.batch * whole.heads() + heads.start) * lse_head + first_row",
-                "(stage.batch * whole.heads() + heads.start) * lse_head",
+                "(cut.batch * whole.heads() + heads.start) * lse_head + first_row",
+                "(cut.batch * whole.heads() + heads.start) * lse_head",
             ),
             defect(
                 "context_place",
                 "both halves' keys go where the low half's belong",
                 "keys.chunk_of(shard.rank(), half) * keys.chunk_len()",
                 "keys.chunk_of(shard.rank(), Half::Low) * keys.chunk_len()",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/host/src/distributed/schedule/backward.rs",
+        entries: "append",
+        tests: &["distributed"],
+        defects: &[
+            defect(
+                "context_keys_mask",
+                "masks are aligned to the last of a chunk's keys as if it were the sequence's",
+                "right.saturating_add(behind)",
+                "right",
+            ),
+            defect(
+                "context_statistics",
+                "all heads' lse and delta are gathered where the first one's belong",
+                "before + head * all",
+                "before",
+            ),
+            defect(
+                "context_delta",
+                "lse and delta are sent before delta is there",
+                "deltas.clone()",
+                "vec![]",
             ),
         ],
     },

@@ -121,8 +121,8 @@ pub(super) const FAMILIES: &[Family] = &[
         defects: &[defect(
             "decode_workspace",
             "log-sum-exps of splits lie where their O does",
-            "workspace + partial_o as u64",
-            "workspace",
+            "workspace + (all_o + lse_before) as u64",
+            "workspace + lse_before as u64",
         )],
     },
     Family {
