@@ -101,7 +101,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
     budget: f64,
     /// Also run PyTorch's context_parallel, behind these, in the Python named [default: python3]
-    #[arg(long, value_name = "torch[=PYTHON]", value_parser = Choice::parse)]
+    #[arg(long, value_name = "torch[=PYTHON]", value_parser = Choice::parse, conflicts_with = "window_left")]
     peer: Option<Choice>,
     #[command(flatten)]
     report: ReportArgs,
