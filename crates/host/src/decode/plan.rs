@@ -17,7 +17,6 @@ use crate::{BackendKind, Device, Error, Plan, Problem, Result};
 pub(crate) use cache::Cache;
 use cache::Stored;
 pub(crate) use few_queries::{FewQueries, box_rows, splits_forward};
-#[cfg(any(feature = "cuda", feature = "testing"))]
 use splits::that_adds_up;
 pub(crate) use splits::{pack_rows, pack_tiles};
 

@@ -21,6 +21,7 @@ mod decode;
 mod frame;
 mod group;
 mod partition;
+#[cfg(any(feature = "cuda", feature = "testing"))]
 mod requests;
 mod schedule;
 mod shard;
@@ -31,7 +32,6 @@ mod world;
 pub use decode::DecodeShard;
 pub use group::{Fingerprint, Group, PeerCause};
 pub use partition::{Cut, Half, Partition};
-pub(crate) use requests::Requests;
 pub use schedule::{
     Attend, Differentiate, Gather, Gathered, Place, Schedule, Stage, StageHeads, Step, Stream, Work,
 };
@@ -44,6 +44,8 @@ pub use crate::cuda::ranks::{
 };
 #[cfg(feature = "cuda")]
 pub(crate) use decode::{SharedPlan, merging, of_splits};
+#[cfg(any(feature = "cuda", feature = "testing"))]
+pub(crate) use requests::Requests;
 
 use crate::{Error, Result};
 
