@@ -1,5 +1,5 @@
-//! Training a layer of causal attention whose sequence lies on all GPUs of this machine, a part of its rows on
-//! each; on one GPU, two ranks take turns. Each row is to become its own elements in the reverse order.
+//! Training a layer of causal attention whose sequence lies on all GPUs of this machine, a part of its rows
+//! on each; on one GPU, two ranks take turns. Each row is to become its own elements in the reverse order.
 //!
 //! Weights are alike on all ranks; products of few columns are computed here, and attention and its gradients
 //! there. What is summed over rows is summed in the order of ranks.

@@ -1,4 +1,5 @@
-//! The report's beginning: a chart of each pass and of several GPUs, ratios to the best peer, the trap, at most six sentences.
+//! The report's beginning: a chart of each pass and of several GPUs, ratios to the best peer, the trap, at
+//! most six sentences.
 
 use anyhow::Result;
 use fa_bench::lab::{Document, Row};

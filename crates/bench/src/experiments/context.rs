@@ -91,7 +91,8 @@ pub(crate) struct Args {
     /// Seconds after which a rank in another process that says nothing is gone
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds)]
     patience: f64,
-    /// Compare the bits of what is computed with one GPU's, in each of so many runs; with --decode, the errors
+    /// Compare the bits of what is computed with one GPU's, in each of so many runs; with --decode, the
+    /// errors
     #[arg(long, value_name = "RUNS", num_args = 0..=1, default_value_t = 1, default_missing_value = "100")]
     check: usize,
     /// Turns of each side, at least 2

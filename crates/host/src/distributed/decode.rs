@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!         keys of a sequence               rank 0         rank 1
-//! cache   0 … 999 | 1000 … 1999            0 … 999        1000 … 1999    each a cache with lengths of its own
+//! cache   0 … 999 | 1000 … 1999            0 … 999        1000 … 1999    each a cache with its own lengths
 //! splits                                   O, lse (fp32)  O, lse (fp32)  all query heads, the rank's keys
 //! gather                                   rank 1's       rank 0's       a few kilobytes
 //! merge                                    O, lse         O, lse         the same bits on both
@@ -30,8 +30,8 @@ pub struct DecodeShard {
 }
 
 impl DecodeShard {
-    /// The part of `rank` of `world` ranks, of a problem whose Q and O are those of all heads, and whose K and
-    /// V are one rank's cache: Sk is what that has room for.
+    /// The part of `rank` of `world` ranks, of a problem whose Q and O are those of all heads, and whose K
+    /// and V are one rank's cache: Sk is what that has room for.
     ///
     /// # Errors
     /// When the rank is none of them, and when the problem has packed queries, a tree mask, a left window,

@@ -13,8 +13,8 @@
 //! attention  chunks 0, 3   chunks 1, 2    ... those heads' queries meet keys up to their own
 //! ```
 //!
-//! A [`Shard`] is a rank's part of a problem, and a [`Schedule`] its work, as data. Decoding is bound by the bytes
-//! of keys and values instead: they stay where they are, and results of splits are gathered and merged
+//! A [`Shard`] is a rank's part of a problem, and a [`Schedule`] its work, as data. Decoding is bound by the
+//! bytes of keys and values instead: they stay where they are, and results of splits are gathered and merged
 //! ([`DecodeShard`]).
 
 mod decode;

@@ -101,8 +101,8 @@ impl<O: Pass> Team<'_, O> {
     }
 }
 
-/// What came of ranks' work. Where it failed, what they hold is kept: a stream may wait for a rank that is gone,
-/// and who frees memory for that stream.
+/// What came of ranks' work. Where it failed, what they hold is kept: a stream may wait for a rank that is
+/// gone, and who frees memory for that stream.
 pub(super) fn or_keep<R>(result: Result<R>, held: impl Sized) -> Result<R> {
     if result.is_err() {
         std::mem::forget(held);

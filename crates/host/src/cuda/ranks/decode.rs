@@ -65,8 +65,8 @@ impl DecodeRank {
 
 /// Decoding by several GPUs of this process, one rank each, all of whose work one thread enqueues.
 ///
-/// Each has a part of the keys, and all have the whole result, with the same bits. Several ranks may be on one
-/// GPU, where they take turns.
+/// Each has a part of the keys, and all have the whole result, with the same bits. Several ranks may be on
+/// one GPU, where they take turns.
 pub struct LocalDecode {
     ranks: Vec<DecodeRank>,
     gathered: Vec<Buffer>,
@@ -241,8 +241,8 @@ fn agreed(problem: &DecodeProblem, planned: &Result<DecodeRank>) -> Vec<(&'stati
 struct Held {
     rank: DecodeRank,
     gathered: Memory,
-    /// NCCL's kernels may begin before the kernel in front of them has ended: they have a stream of their own,
-    /// which waits for all of it, and is waited for.
+    /// NCCL's kernels may begin before the kernel in front of them has ended: they have a stream of their
+    /// own, which waits for all of it, and is waited for.
     gathers: OwnedStream,
     /// The rank's piece is there.
     given: Event,
@@ -289,8 +289,8 @@ impl RankDecode<'_> {
     ///
     /// # Safety
     /// The addresses are as of [`Cuda::enqueue`], of this rank's GPU; lengths and page table are those of its
-    /// cache, and all ranks have the same Q. They and the stream stay alive until the work is over. The stream
-    /// is that of the call before, or waits for it.
+    /// cache, and all ranks have the same Q. They and the stream stay alive until the work is over. The
+    /// stream is that of the call before, or waits for it.
     pub unsafe fn decode(&self, addresses: &DecodeAddresses, stream: Stream) -> Result<()> {
         self.of.check()?;
         let Held { rank, gathered, gathers, given, taken } = &*self.held;
@@ -302,8 +302,8 @@ impl RankDecode<'_> {
         let partials = rank.shared.partials.iter();
         let pieces: Vec<_> =
             partials.map(|partials| (first + partials.first as u64, partials.piece)).collect();
-        // SAFETY: all ranks agree in their pieces; the memory is as long as all of them, and is freed when the
-        // stream is done with it.
+        // SAFETY: all ranks agree in their pieces; the memory is as long as all of them, and is freed when
+        // the stream is done with it.
         self.of.patiently(|keep_on| unsafe { self.communicator.all_gathers(&pieces, gathers, keep_on) })?;
         taken.record(gathers)?;
         taken.hold_back(stream)?;

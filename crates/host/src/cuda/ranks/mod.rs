@@ -124,8 +124,8 @@ impl<O: Sharded> LocalRanks<O> {
         Ok(())
     }
 
-    /// Enqueues the work of one rank alone, with the other ranks' rows as the last call for all ranks gathered
-    /// them, and returns: what a rank does where links take no time.
+    /// Enqueues the work of one rank alone, with the other ranks' rows as the last call for all ranks
+    /// gathered them, and returns: what a rank does where links take no time.
     ///
     /// # Errors
     /// When there is no such rank, and when a driver refuses a launch.
