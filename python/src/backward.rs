@@ -58,7 +58,8 @@ impl Backward {
         let cuda = self.place.cuda()?;
         let [dout, dq, dk, dv, dlse, dsinks] = gradients;
         let (dlse, dsinks) = (optional(dlse), optional(dsinks));
-        let addresses = BackwardAddresses { forward: addresses(at), dout, dq, dk, dv, dlse, dsinks, delta: None };
+        let addresses =
+            BackwardAddresses { forward: addresses(at), dout, dq, dk, dv, dlse, dsinks, delta: None };
         py.detach(|| {
             // SAFETY: as in `Forward::enqueue`.
             unsafe { cuda.enqueue(&self.plan, &addresses, Stream::from_raw(stream as *mut _)) }
