@@ -49,47 +49,59 @@ impl Operation for BackwardProblem {
         let (tensors, gradients) = (forward.tensors(), problem.layouts());
         let (keeps_queries, keeps_keys) = (forward.leaves_queries(), forward.leaves_keys());
         let part = problem.computes();
-        let reads = |is_read: bool| move |tensor: Tensor<'t>| is_read.then_some(tensor);
-        let (products, rows) = (reads(part != BackwardPart::Delta), reads(part.reads_o()));
-        let (queries, keys) = (reads(part.has_queries()), reads(part.has_keys()));
-        let mut place = |tensor: Option<Tensor<'t>>| tensor.map_or(Ok(0), &mut *place);
+        let (reads_products, reads_rows) = (part != BackwardPart::Delta, part.reads_o());
+        let (has_queries, has_keys) = (part.has_queries(), part.has_keys());
+        // What a part neither reads nor writes has no place.
+        let mut place_if =
+            |is_needed: bool, tensor: Tensor<'t>| if is_needed { place(tensor) } else { Ok(0) };
+        let q = place_if(reads_products, Tensor::input("q", inputs.q, tensors.q))?;
+        let k = place_if(reads_products, Tensor::input("k", inputs.k, tensors.k))?;
+        let v = place_if(reads_products, Tensor::input("v", inputs.v, tensors.v))?;
+        let o = place_if(reads_rows, Tensor::input("o", inputs.o, tensors.o))?;
+        let lse = place_if(reads_products, Tensor::list("lse", inputs.lse, forward.lse_len()))?;
+        let dq = Tensor::written("dq", &mut *outputs.dq, gradients.dq, keeps_queries);
+        let dk = Tensor::written("dk", &mut *outputs.dk, gradients.dk, keeps_keys);
+        let dv = Tensor::written("dv", &mut *outputs.dv, gradients.dv, keeps_keys);
+        let [dq, dk, dv] = [(has_queries, dq), (has_keys, dk), (has_keys, dv)]
+            .map(|(is_needed, tensor)| place_if(is_needed, tensor));
         Ok(BackwardAddresses {
             forward: Addresses {
-                q: place(products(Tensor::input("q", inputs.q, tensors.q)))?,
-                k: place(products(Tensor::input("k", inputs.k, tensors.k)))?,
-                v: place(products(Tensor::input("v", inputs.v, tensors.v)))?,
-                o: place(rows(Tensor::input("o", inputs.o, tensors.o)))?,
-                lse: Some(place(products(Tensor::list("lse", inputs.lse, forward.lse_len())))?),
-                workspace: place(Some(Tensor::workspace("workspace", plan.workspace_bytes())))?,
-                per_head: forward.scores().place(&mut |tensor| place(Some(tensor)))?,
+                q,
+                k,
+                v,
+                o,
+                lse: Some(lse),
+                workspace: place(Tensor::workspace("workspace", plan.workspace_bytes()))?,
+                per_head: forward.scores().place(place)?,
                 descale: [None; 3],            // There is no backward pass in e4m3.
                 functions: Default::default(), // Nor with functions of scores.
-                cu_seqlens: place_cu_seqlens(forward, &mut |tensor| place(Some(tensor)))?,
-                seqused_k: place_seqused_k(forward, &mut |tensor| place(Some(tensor)))?,
+                cu_seqlens: place_cu_seqlens(forward, place)?,
+                seqused_k: place_seqused_k(forward, place)?,
             },
-            dout: place(Some(Tensor::input("dout", inputs.dout, gradients.dout)))?,
-            dq: place(queries(Tensor::written("dq", &mut *outputs.dq, gradients.dq, keeps_queries)))?,
-            dk: place(keys(Tensor::written("dk", &mut *outputs.dk, gradients.dk, keeps_keys)))?,
-            dv: place(keys(Tensor::written("dv", &mut *outputs.dv, gradients.dv, keeps_keys)))?,
+            dout: place(Tensor::input("dout", inputs.dout, gradients.dout))?,
+            dq: dq?,
+            dk: dk?,
+            dv: dv?,
             dlse: inputs
                 .dlse
-                .map(|dlse| place(rows(Tensor::list("dlse", dlse, forward.lse_len()))))
+                .filter(|_| reads_rows)
+                .map(|dlse| place(Tensor::list("dlse", dlse, forward.lse_len())))
                 .transpose()?,
             dsinks: outputs
                 .dsinks
                 .as_deref_mut()
                 .map(|dsinks| {
                     let contiguous = TensorLayout::bshd(1, 1, 1, problem.sinks()?);
-                    place(Some(Tensor::output("dsinks", dsinks, contiguous)))
+                    place(Tensor::output("dsinks", dsinks, contiguous))
                 })
                 .transpose()?,
             delta: match (part, inputs.delta, outputs.delta.as_deref_mut()) {
                 (BackwardPart::All, ..) => None,
                 (BackwardPart::Delta, _, Some(delta)) => {
-                    Some(place(Some(Tensor::output("delta", delta, forward.lse_layout())))?)
+                    Some(place(Tensor::output("delta", delta, forward.lse_layout()))?)
                 }
                 (BackwardPart::Queries | BackwardPart::Keys, Some(delta), _) => {
-                    Some(place(Some(Tensor::list("delta", delta, forward.lse_len())))?)
+                    Some(place(Tensor::list("delta", delta, forward.lse_len()))?)
                 }
                 _ => return Err(Error::MissingAddress { tensor: "delta" }),
             },

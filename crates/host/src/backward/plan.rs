@@ -35,16 +35,13 @@ type Choice = operation::Choice<BackwardProblem>;
 /// would be too large.
 pub(super) fn plan(problem: &BackwardProblem, device: &Device, request: &BackwardRequest) -> Result<Choice> {
     let available = BackwardKernel::of_backend(device.backend);
-    let part = problem.computes();
-    // A part has no dS to store, and none to read.
-    let alone = BackwardRequest { workspace_limit: Some(0), unit_rows: None, ..request.clone() };
-    let request = if part == BackwardPart::All { request } else { &alone };
+    let request = &of_part(problem, request);
     check_kernel(request.kernel, available, device.backend, BackwardKernel::name)?;
     if device.backend == BackendKind::Cpu {
         if let Some(name) = &request.entry {
             return Err(no_such_entry(problem, name));
         }
-        if part != BackwardPart::All {
+        if problem.computes() != BackwardPart::All {
             let reason = "it computes all gradients at once".to_owned();
             return Err(Error::UnfitKernel { kernel: BackwardKernel::BackwardCpu.name(), reason });
         }
@@ -70,6 +67,14 @@ pub(super) fn plan(problem: &BackwardProblem, device: &Device, request: &Backwar
     of_kernel(problem, device, chosen, (asked, request.storage()), TUNED)
 }
 
+/// What a part is asked for: it has no dS to store, and none to read.
+fn of_part(problem: &BackwardProblem, request: &BackwardRequest) -> BackwardRequest {
+    match problem.computes() {
+        BackwardPart::All => request.clone(),
+        _ => BackwardRequest { workspace_limit: Some(0), unit_rows: None, ..request.clone() },
+    }
+}
+
 /// Plans one given entry, which need not be in the list, and for the other launches the planner's choice.
 ///
 /// # Errors
@@ -83,7 +88,7 @@ pub(super) fn plan_entry(
     let unfit = |reason: &str| Error::UnfitEntry { entry: entry.name, reason: reason.to_owned() };
     let kernel = BackwardKernel::ALL.into_iter().find(|kernel| kernel.name() == entry.algorithm.family());
     let kernel = kernel.ok_or_else(|| unfit("it is no launch of a backward pass"))?;
-    let request = BackwardRequest { kernel: Some(kernel), ..BackwardRequest::default() };
+    let request = of_part(problem, &BackwardRequest { kernel: Some(kernel), ..BackwardRequest::default() });
     check_heads(problem.forward())?;
     check_entry(entry, problem.forward())?;
     check_target(entry, device, kernel.name())?;
@@ -214,6 +219,10 @@ fn of_kernel(
     table: &[Tuned],
 ) -> Result<Choice> {
     let (kernel, copies) = (chosen.kernel, chosen.copies);
+    if let Some(entry) = asked.filter(|entry| !problem.computes().has_launch(entry.algorithm)) {
+        let reason = "it is no launch of the part that is computed".to_owned();
+        return Err(Error::UnfitEntry { entry: entry.name, reason });
+    }
     let mut plan = launches(problem, device, chosen, (asked, storage), table)?;
     if kernel == BackwardKernel::BackwardSm90 && copies != packed::of_all(problem) {
         let (anywhere, limit) = anywhere(problem, device, plan.workspace_bytes, storage.limit);

@@ -193,11 +193,14 @@ impl BackwardProblem {
     }
 
     /// A part of a backward pass, whose lse and delta may be views ([`Problem::with_lse_strides`]). Tensors
-    /// that it neither reads nor writes are left out of a call.
+    /// that it neither reads nor writes are left out of a call. All of it is [`Self::new`].
     ///
     /// # Errors
     /// As [`Self::new`], and for sinks, whose gradient is a sum over all rows.
     pub fn part(forward: Problem, layouts: GradientLayouts, part: BackwardPart) -> Result<Self> {
+        if part == BackwardPart::All {
+            return Self::new(forward, layouts);
+        }
         if forward.scores().per_head_lens().sinks.is_some() {
             let reason = "the gradient of sinks is a sum over all rows".to_owned();
             return Err(Error::Context { reason });
@@ -325,6 +328,17 @@ mod tests {
             )
             .is_ok()
         );
+    }
+
+    /// Where lse is a view, all backends compute parts alone.
+    #[test]
+    fn all_of_a_pass_takes_no_view_of_lse() {
+        let layouts = *BackwardProblem::like(forward()).unwrap().layouts();
+        let strided = forward().with_lse_strides(80, 20).unwrap();
+        let of = |part| BackwardProblem::part(strided.clone(), layouts, part);
+        assert_eq!(of(BackwardPart::Keys).unwrap().forward().lse_strides(), [80, 20]);
+        let error = of(BackwardPart::All).unwrap_err().to_string();
+        assert_eq!(error, BackwardProblem::new(strided.clone(), layouts).unwrap_err().to_string());
     }
 
     #[test]

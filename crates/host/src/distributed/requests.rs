@@ -1,5 +1,7 @@
 //! What parts of a problem are asked for, so that they have the bits of one device.
 
+use std::fmt;
+
 use super::request_of_one;
 use crate::backward::{BackwardKernel, BackwardPart, BackwardPlan, BackwardProblem, BackwardRequest};
 use crate::{Plan, Request};
@@ -49,5 +51,20 @@ impl Requests {
             BackwardPart::All | BackwardPart::Delta => None,
         };
         BackwardRequest { kernel: self.kernel, entry, workspace_limit: Some(0), ..BackwardRequest::default() }
+    }
+}
+
+/// What one device computes it with, for people and for other ranks.
+impl fmt::Display for Requests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Request { kernel, block_m, block_n, .. } = &self.attend;
+        match (&self.queries, &self.keys, kernel) {
+            (Some(queries), Some(keys), _) => write!(f, "{queries} and {keys}"),
+            (.., Some(kernel)) => match block_m.zip(*block_n) {
+                Some((m, n)) => write!(f, "{} in tiles of {m}x{n}", kernel.name()),
+                None => f.write_str(kernel.name()),
+            },
+            _ => f.write_str("none"),
+        }
     }
 }

@@ -29,10 +29,10 @@ pub(super) const FAMILIES: &[Family] = &[
                 "rows.end",
             ),
             defect(
-                "context_order",
-                "high chunks come in the order of ranks",
-                "(1, 1, true)",
-                "(1, 1, false)",
+                "context_high",
+                "high chunks come where low ones belong",
+                "first + halves_before * behind",
+                "first",
             ),
             defect("context_stage", "all stages read the first one's keys", "keys_before * k.head_dim", "0"),
             defect(

@@ -58,6 +58,12 @@ impl Places {
     fn outputs(&self) -> Range<usize> {
         if self.is_backward { self.dq..self.end } else { self.o..self.end }
     }
+
+    /// NaN in what is written.
+    pub(super) fn poison(&self, memory: &mut DeviceMemory) -> Result<()> {
+        let range = self.outputs();
+        Ok(memory.fill(range.start, range.len(), 0xff)?)
+    }
 }
 
 /// A problem on one GPU.
@@ -117,7 +123,7 @@ impl<O: Pass> Whole<O> {
     /// What a run writes whose bits ranks have.
     pub(super) fn outputs(&mut self, problem: &O) -> Result<Expected> {
         let range = self.places.outputs();
-        self.memory.fill(range.start, range.len(), 0xff)?;
+        self.places.poison(&mut self.memory)?;
         self.run_once(&Plan::new(problem, self.cuda.device(), &problem.request_of_bits())?)?;
         let mut bytes = vec![0; range.len()];
         self.memory.read(range.start, &mut bytes)?;
@@ -205,8 +211,7 @@ impl Part {
     }
 
     pub(super) fn poison(&mut self) -> Result<()> {
-        let range = self.places.outputs();
-        Ok(self.memory.fill(range.start, range.len(), 0xff)?)
+        self.places.poison(&mut self.memory)
     }
 
     pub(super) fn addresses(&self) -> ShardAddresses {
@@ -306,11 +311,6 @@ pub(super) fn write<T: Element>(
         done += part.len();
     }
     Ok(())
-}
-
-/// NaN in O and lse.
-pub(super) fn poison(memory: &mut DeviceMemory, places: Places) -> Result<()> {
-    Ok(memory.fill(places.o, places.end - places.o, 0xff)?)
 }
 
 /// The first byte in which memory differs from what is expected.

@@ -39,6 +39,29 @@ fn one_launch_owns_keys_and_one_queries() {
 }
 
 #[test]
+fn a_part_has_its_launch_alone() {
+    let problem = problem(64);
+    let part = |part| BackwardProblem::part(problem.forward().clone(), *problem.layouts(), part).unwrap();
+    let names = |of, kernel| {
+        let request = BackwardRequest { kernel: Some(kernel), ..BackwardRequest::default() };
+        let plan = Plan::new(&part(of), Sim::new(0).device(), &request).unwrap();
+        plan.launches().iter().map(|launch| launch.entry.algorithm).collect::<Vec<_>>()
+    };
+    let (sm90, sm80) = (BackwardKernel::BackwardSm90, BackwardKernel::BackwardSm80);
+    assert_eq!(names(BackwardPart::Delta, sm90), [Algorithm::BackwardDelta]);
+    assert_eq!(names(BackwardPart::Queries, sm90), [Algorithm::BackwardQueriesSm90]);
+    assert_eq!(names(BackwardPart::Keys, sm90), [Algorithm::BackwardKeysSm90]);
+    assert_eq!(names(BackwardPart::Keys, sm80), [Algorithm::BackwardKeysSm80]);
+    // Others write what the part leaves out, or are none of its launches.
+    let stores = entries().find(|entry| entry.algorithm == Algorithm::BackwardKeysDsSm90);
+    let queries = entries().find(|entry| entry.algorithm == Algorithm::BackwardQueriesSm90);
+    for (entry, of) in [(stores, BackwardPart::Keys), (queries, BackwardPart::Keys)] {
+        let refused = Plan::of_entry(&part(of), Sim::new(0).device(), entry.unwrap());
+        assert!(matches!(refused, Err(Error::UnfitEntry { .. })), "{refused:?}");
+    }
+}
+
+#[test]
 fn a_launch_behind_delta_has_a_block_for_each_sink() {
     let of = |sinks: usize, kernel| {
         let options = Options { sinks: Some(vec![0.5; sinks]), ..Options::default() };

@@ -309,14 +309,14 @@ fn tensors<M>(
     Ok(made)
 }
 
-fn describe(Planned { shard, schedule, tiles, .. }: &Planned) -> String {
+fn describe(Planned { shard, schedule, requests }: &Planned) -> String {
     let heads: Vec<_> = schedule.stages.iter().map(|stage| stage.kv_heads.len().to_string()).collect();
     let packed = match shard.problem().is_packed() {
         true => format!("{} of {} sequences are cut; ", shard.cut_sequences(), shard.problem().batch()),
         false => String::new(),
     };
     format!(
-        "{packed}{} stages of {} key/value heads; {tiles}, as one GPU has them",
+        "{packed}{} stages of {} key/value heads; {requests}, as one GPU has them",
         heads.len(),
         heads.join(", ")
     )

@@ -259,7 +259,7 @@ fn agreed(
     planned: &Result<Planned>,
 ) -> Vec<(&'static str, String)> {
     let tile = match planned {
-        Ok(planned) => planned.tiles.clone(),
+        Ok(planned) => planned.requests.to_string(),
         Err(error) => format!("none, for {error}"),
     };
     let mut agreed = described(problem);
@@ -274,7 +274,7 @@ fn agreed(
     agreed
 }
 
-/// A number in the place of many, the same in all builds of one version.
+/// A number in the place of many, the same in all ranks of one build.
 fn hash(numbers: &[u32]) -> u64 {
     let mut hasher = std::hash::DefaultHasher::new();
     numbers.hash(&mut hasher);

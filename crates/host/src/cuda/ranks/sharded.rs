@@ -1,6 +1,6 @@
 //! What ranks compute together.
 
-use crate::backward::{BackwardPart, BackwardProblem};
+use crate::backward::BackwardProblem;
 use crate::distributed::{Partition, Requests, Schedule, Shard, StageHeads, request_of_one};
 use crate::{Device, Operation, Plan, Problem, Result};
 
@@ -18,8 +18,6 @@ pub struct Planned {
     pub(super) shard: Shard,
     pub(super) schedule: Schedule,
     pub(super) requests: Requests,
-    /// In which tiles, for people and for other ranks.
-    pub(super) tiles: String,
 }
 
 pub(super) mod sealed {
@@ -62,9 +60,7 @@ impl sealed::Planner for Problem {
         let shard = Shard::new(self, rank, world, partition)?;
         let schedule = Schedule::forward(&shard, StageHeads::of(&shard))?;
         let whole = Plan::new(self, device, &request_of_one(self, request))?;
-        let tile = whole.tile().map_or(String::new(), |(m, n)| format!(" in tiles of {m}x{n}"));
-        let tiles = format!("{}{tile}", whole.kernel().name());
-        Ok(Planned { shard, schedule, requests: Requests::of_forward(&whole), tiles })
+        Ok(Planned { shard, schedule, requests: Requests::of_forward(&whole) })
     }
 }
 
@@ -85,12 +81,6 @@ impl sealed::Planner for BackwardProblem {
         let schedule = Schedule::backward(&shard, StageHeads::of(&shard))?;
         let request = Self::Request { workspace_limit: Some(0), unit_rows: None, ..request.clone() };
         let whole = Plan::new(self, device, &request)?;
-        let of_part = |part: BackwardPart| {
-            let mut launches = whole.launches().iter();
-            let found = launches.find(|launch| part.has_launch(launch.entry.algorithm));
-            found.map_or("none", |launch| launch.entry.name)
-        };
-        let tiles = format!("{} and {}", of_part(BackwardPart::Queries), of_part(BackwardPart::Keys));
-        Ok(Planned { shard, schedule, requests: Requests::of_backward(&whole), tiles })
+        Ok(Planned { shard, schedule, requests: Requests::of_backward(&whole) })
     }
 }

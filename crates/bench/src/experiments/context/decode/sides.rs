@@ -9,7 +9,7 @@ use flash_attention::decode::{DecodeAddresses, DecodePlan, DecodeProblem};
 use flash_attention::distributed::{LocalDecode, RankDecode};
 
 use super::super::team::{PATIENCE, Work};
-use super::super::tensors::{Places, poison, write};
+use super::super::tensors::{Places, write};
 use super::judge::Results;
 use crate::bytes;
 
@@ -73,7 +73,7 @@ impl Cache {
     }
 
     pub(super) fn poison(&mut self) -> Result<()> {
-        poison(&mut self.memory, self.places)
+        self.places.poison(&mut self.memory)
     }
 
     pub(super) fn results<T: Element>(&self) -> Result<Results<T>> {
