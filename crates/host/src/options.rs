@@ -217,11 +217,6 @@ impl Scores {
         self.per_head.alibi_slopes.as_ref().map_or(0.0, |slopes| slopes.of(batch, head))
     }
 
-    /// Whether distances to keys change scores.
-    pub(crate) const fn has_alibi(&self) -> bool {
-        self.per_head.alibi_slopes.is_some()
-    }
-
     /// Sink of a head; −∞, which adds nothing, without sinks. Also the log-sum-exp of a row that sees no key.
     #[inline]
     pub(crate) fn sink(&self, batch: usize, head: usize) -> f32 {

@@ -208,8 +208,8 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
         lab.note(setting.note());
         let mut measured = Vec::new();
         for problem in &problems {
-            lab.line(describe(problem, Layout::Bshd))?;
             let found = measure(args, &ranks, problem)?;
+            lab.line(describe(&found.problem, Layout::Bshd))?;
             found.notes().into_iter().for_each(|note| lab.note(note));
             found.rows(&setting).into_iter().try_for_each(|row| lab.push(row).map(drop))?;
             measured.push(found);

@@ -71,7 +71,7 @@ fn refusal(problem: &DecodeProblem) -> Option<&'static str> {
         (dense.is_packed(), "packed queries are not split"),
         (problem.has_tree_mask(), "a tree mask counts from the newest key"),
         (dense.window().0.is_some(), "a left window counts from the newest key"),
-        (dense.scores().has_alibi(), "ALiBi's distances are to the newest key"),
+        (dense.alibi_slopes().is_some(), "ALiBi's distances are to the newest key"),
         (dense.functions().is_some(), "functions of scores count keys of one device"),
     ];
     unfit.into_iter().find(|(is_unfit, _)| *is_unfit).map(|(_, reason)| reason)

@@ -59,8 +59,8 @@ impl Shard {
     ///
     /// # Errors
     /// When the rank is none of them, a sequence that is not packed has fewer than two rows for each, or more
-    /// queries than keys, or the problem is of offsets that the device alone has, uses a part of its keys,
-    /// drops weights, is in e4m3, has functions of scores, or ALiBi without a causal mask.
+    /// queries than keys, or the problem is of offsets, slopes or sinks that the device alone has, uses a
+    /// part of its keys, drops weights, is in e4m3, has functions of scores, or ALiBi without a causal mask.
     pub fn new(problem: &Problem, rank: usize, world: usize, partition: Partition) -> Result<Self> {
         if rank >= world {
             return refuse(format!("rank {rank} is none of {world}"));
@@ -273,6 +273,10 @@ fn refusal(problem: &Problem) -> Option<String> {
     let (sq, sk) = (problem.seqlen_q(), problem.seqlen_k());
     let unfit = [
         (problem.has_bounds_alone(), "offsets that the device alone has do not say who has which rows"),
+        (
+            problem.scores().check_on_host().is_err(),
+            "slopes or sinks that the device alone has are not given to parts",
+        ),
         (problem.has_seqused_k(), "sequences that use a part of their keys are not cut"),
         (problem.dropout().is_some(), "dropout draws by rows of one device"),
         (problem.dtype() == crate::DType::E4m3, "e4m3 is not gathered"),
@@ -291,6 +295,7 @@ fn refusal(problem: &Problem) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::forward::PerHead;
     use crate::{DType, Options};
 
     /// Packed sequences of so many rows and keys each.
@@ -336,5 +341,22 @@ mod tests {
         let refused = Shard::new(&problem, 0, 2, Partition::ZigZag).unwrap_err().to_string();
         let reason = "offsets that the device alone has do not say who has which rows";
         assert_eq!(refused, format!("context parallelism: {reason}"));
+    }
+
+    /// A part has the values of its heads, which nobody can take from a list that is elsewhere.
+    #[test]
+    fn values_of_heads_that_the_device_alone_has_are_refused() {
+        let layout = TensorLayout::bshd(1, 100, 2, 16);
+        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+        for on_device in [
+            PerHead { alibi_slopes: Some(2), ..PerHead::default() },
+            PerHead { sinks: Some(2), ..PerHead::default() },
+        ] {
+            let options = Options { causal: true, on_device, ..Options::default() };
+            let problem = Problem::new(tensors, DType::F16, options).unwrap();
+            let refused = Shard::new(&problem, 0, 2, Partition::ZigZag).unwrap_err().to_string();
+            let reason = "slopes or sinks that the device alone has are not given to parts";
+            assert_eq!(refused, format!("context parallelism: {reason}"));
+        }
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct Setting {
     /// All ranks are on one GPU.
     pub(super) on_one: bool,
     pub(super) contiguous: bool,
+    /// Ranks have keys in their order, and no queries of their own.
+    pub(super) decode: bool,
     pub(super) transport: Transport,
 }
 
@@ -60,7 +62,8 @@ impl Verdict {
 
 impl Setting {
     pub(super) const fn new(args: &Args, transport: Transport) -> Self {
-        Self { ranks: args.gpus, on_one: args.on_one, contiguous: args.contiguous, transport }
+        let Args { gpus: ranks, on_one, contiguous, decode, .. } = *args;
+        Self { ranks, on_one, contiguous, decode, transport }
     }
 
     const fn gpus(&self) -> usize {
@@ -76,7 +79,7 @@ impl Setting {
 
     /// All of it in a line.
     pub(super) fn note(&self) -> String {
-        let partition = if self.contiguous { "contiguous" } else { "zigzag" };
+        let partition = if self.contiguous || self.decode { "contiguous" } else { "zigzag" };
         let (ranks, gpus, transport) = (self.ranks, self.gpus(), self.transport.name());
         format!("ranks: {ranks}, GPUs: {gpus}, partition: {partition}, transport: {transport}")
     }
@@ -178,7 +181,7 @@ mod tests {
     use flash_attention::{DType, Options, Tensors};
 
     const SETTING: Setting =
-        Setting { ranks: 4, on_one: false, contiguous: false, transport: Transport::Peer };
+        Setting { ranks: 4, on_one: false, contiguous: false, decode: false, transport: Transport::Peer };
 
     fn times(seconds: [f64; 3]) -> Times {
         Times { warmup_runs: 5, seconds: seconds.to_vec() }

@@ -69,12 +69,12 @@ impl Schedule {
 
 /// What a backward pass does not take that a forward pass does, if the problem has it.
 fn refusal(problem: &Problem) -> Option<&'static str> {
-    let lens = problem.scores().per_head_lens();
+    let lists = problem.per_head();
     let unfit = [
         (problem.is_packed(), "packed sequences have no gradients together so far"),
         (problem.window().0.is_some(), "gradients under a left window count keys from a tile's first row"),
-        (lens.alibi_slopes.is_some(), "gradients with ALiBi count from the last key of a chunk"),
-        (lens.sinks.is_some(), "the gradient of sinks is a sum over the rows of all ranks"),
+        (lists.alibi_slopes.is_some(), "gradients with ALiBi count from the last key of a chunk"),
+        (lists.sinks.is_some(), "the gradient of sinks is a sum over the rows of all ranks"),
     ];
     unfit.into_iter().find(|(is_unfit, _)| *is_unfit).map(|(_, reason)| reason)
 }
