@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use flash_attention::cuda::Cuda;
-use flash_attention::distributed::{Distributed, World};
+use flash_attention::distributed::{Distributed, Transport as BetweenProcesses, World};
 use flash_attention::{BackendKind, DType, Problem};
 
 use crate::args::{
@@ -85,7 +85,8 @@ pub(crate) struct Args {
     /// Give each rank neighbouring rows in place of a zigzag
     #[arg(long)]
     contiguous: bool,
-    /// How pieces go from GPU to GPU; under torchrun, Slurm or Open MPI it is nccl-ce
+    /// How pieces go from GPU to GPU; under torchrun, Slurm or Open MPI it is nccl-ce where NCCL has it, else
+    /// nccl
     #[arg(long, default_value = "peer", value_parser = named(&Transport::ALL, Transport::name))]
     transport: Transport,
     /// Seconds after which a rank in another process that says nothing is gone
@@ -128,15 +129,36 @@ enum Transport {
     Peer,
     /// NCCL's gathers by copy engines, a process for each GPU.
     NcclCe,
+    /// NCCL's gathers by kernels, likewise.
+    Nccl,
 }
 
 impl Transport {
-    const ALL: [Self; 2] = [Self::Peer, Self::NcclCe];
+    const ALL: [Self; 3] = [Self::Peer, Self::NcclCe, Self::Nccl];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Peer => "peer",
             Self::NcclCe => "nccl-ce",
+            Self::Nccl => "nccl",
+        }
+    }
+
+    /// What ranks in processes of their own name; `None` where nobody named one.
+    const fn between_processes(self) -> Option<BetweenProcesses> {
+        match self {
+            Self::Peer => None,
+            Self::NcclCe => Some(BetweenProcesses::NcclCopyEngines),
+            Self::Nccl => Some(BetweenProcesses::NcclKernels),
+        }
+    }
+}
+
+impl From<BetweenProcesses> for Transport {
+    fn from(transport: BetweenProcesses) -> Self {
+        match transport {
+            BetweenProcesses::NcclCopyEngines => Self::NcclCe,
+            BetweenProcesses::NcclKernels => Self::Nccl,
         }
     }
 }
@@ -170,11 +192,11 @@ impl Ranks {
 pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     let problems = args.problems()?;
     let world = World::launched()?;
-    if args.on_one && (world.is_some() || args.transport == Transport::NcclCe) {
-        return Err(usage("--on-one is for ranks of one process: with nccl-ce each has a GPU of its own"));
+    if args.on_one && (world.is_some() || args.transport != Transport::Peer) {
+        return Err(usage("--on-one is for ranks of one process: with NCCL each has a GPU of its own"));
     }
     let (ranks, transport) = match (&world, args.transport) {
-        (Some(world), _) => {
+        (Some(world), asked) => {
             anyhow::ensure!(
                 world.size == args.gpus,
                 "there are {} ranks, and --gpus is {}",
@@ -183,10 +205,14 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
             );
             let cuda = Cuda::new(world.local_rank)?;
             let patience = Duration::from_secs_f64(args.patience);
-            let group = Distributed::new(world.clone(), &cuda, patience)?;
-            (Ranks::Process(Box::new(group)), Transport::NcclCe)
+            let group = match asked.between_processes() {
+                None => Distributed::new(world.clone(), &cuda, patience)?,
+                Some(asked) => Distributed::with_transport(world.clone(), &cuda, patience, asked)?,
+            };
+            let transport = Transport::from(group.transport());
+            (Ranks::Process(Box::new(group)), transport)
         }
-        (None, Transport::NcclCe) => {
+        (None, Transport::NcclCe | Transport::Nccl) => {
             // One line in place of one from each rank.
             drop(Cuda::new(args.gpus - 1)?);
             return launch::ranks(args.gpus);
@@ -266,16 +292,19 @@ const FLOPS: f64 = 600e12;
 /// Seconds that it takes to enqueue one side's work.
 const LAUNCHES: f64 = 20e-6;
 
-/// Seconds of a run from which on a side is warm from the run that was checked.
-const LONG: f64 = 2.0;
+/// Seconds for which sides run in turns before they are timed. A GPU that begins at its power limit is held
+/// back by 10 to 15 % for its first runs, and settles within a second.
+const WARMUP: f64 = 2.0;
 
-/// How often each side runs in a turn, and how many turns there are, where one GPU takes about so many
-/// seconds: the same on all ranks.
-fn effort(args: &Args, once: f64) -> ([usize; 3], usize) {
+/// How often each side runs in a turn, how many turns there are, and how many before them that are not timed,
+/// where one GPU takes about so many seconds: the same on all ranks.
+fn effort(args: &Args, once: f64) -> ([usize; 3], usize, usize) {
     let seconds = [once, once, once / args.gpus as f64];
     let runs = seconds.map(|seconds| ((TURN.as_secs_f64() / seconds) as usize).clamp(1, 200));
     let turn: f64 = runs.iter().zip(seconds).map(|(&runs, seconds)| runs as f64 * seconds).sum();
-    (runs, ((args.budget / turn) as usize).clamp(2, args.iterations.max(2)))
+    let turns = ((args.budget / turn) as usize).clamp(2, args.iterations.max(2));
+    // A run of many seconds warms itself.
+    (runs, turns, if turn > 2.0 * WARMUP { 0 } else { (WARMUP / turn).ceil() as usize })
 }
 
 /// Seconds of each side in turns, where one GPU takes about `once`; and of the slowest rank by itself, where
@@ -287,10 +316,13 @@ fn in_turns<W: Work>(
     once: f64,
     slowest_rank: impl Fn(usize) -> Result<f64>,
 ) -> Result<([Times; 3], Option<Times>)> {
-    let (runs, turns) = effort(args, once);
-    let warmup = if once < LONG { runs } else { [0; 3] };
-    for (side, runs) in Side::ALL.into_iter().zip(warmup).filter(|(_, runs)| *runs > 0) {
-        side.time(group, sides, runs)?;
+    let (runs, turns, warmup_turns) = effort(args, once);
+    for _ in 0..warmup_turns {
+        interrupt::check()?;
+        Side::ALL
+            .into_iter()
+            .zip(runs)
+            .try_for_each(|(side, runs)| side.time(group, sides, runs).map(drop))?;
     }
     let mut times: [Vec<f64>; 3] = Default::default();
     let mut of_ranks = Vec::new();
@@ -304,7 +336,7 @@ fn in_turns<W: Work>(
         }
     }
     let [one, independent, together] = times;
-    let of_side = |side: usize, seconds| Times { warmup_runs: warmup[side], seconds };
+    let of_side = |side: usize, seconds| Times { warmup_runs: warmup_turns * runs[side], seconds };
     let of_ranks = (!of_ranks.is_empty()).then_some(Times { warmup_runs: 0, seconds: of_ranks });
     Ok(([of_side(0, one), of_side(1, independent), of_side(2, together)], of_ranks))
 }

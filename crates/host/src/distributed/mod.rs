@@ -40,7 +40,7 @@ pub use world::World;
 
 #[cfg(feature = "cuda")]
 pub use crate::cuda::ranks::{
-    Distributed, LocalDecode, LocalRanks, RankDecode, RankPlan, ShardAddresses, Sharded,
+    Distributed, LocalDecode, LocalRanks, RankDecode, RankPlan, ShardAddresses, Sharded, Transport,
 };
 #[cfg(feature = "cuda")]
 pub(crate) use decode::{SharedPlan, merging, of_splits};

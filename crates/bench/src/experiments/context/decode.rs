@@ -62,7 +62,7 @@ fn compare<T: Element<Output = T>>(
     args: &Args,
     group: Option<&Distributed>,
     (whole, pattern): (&DecodeProblem, &[Vec<T>; 3]),
-    (team, wholes): &mut (Team<'_>, Vec<Whole>),
+    (team, wholes): &mut (Team, Vec<Whole>),
 ) -> Result<Measured> {
     let errors = match args.check {
         0 => Errors::default(),
@@ -99,7 +99,7 @@ fn problem(of: &Problem, seq: usize) -> Result<DecodeProblem> {
 /// Judges all ranks' results by the rule, and by how far they are from one GPU's: both are within its bound
 /// of what is exact, so that twice this is between them at most.
 fn judge<T: Element<Output = T>>(
-    team: &mut Team<'_>,
+    team: &mut Team,
     one: &mut Whole,
     expected: &Expected<T>,
     runs: usize,

@@ -48,7 +48,7 @@ pub(super) trait Pass: Sharded {
     ///
     /// # Safety
     /// As there.
-    unsafe fn run_one(plan: &RankPlan<'_, Self>, addresses: &ShardAddresses, stream: Stream) -> Result<()>;
+    unsafe fn run_one(plan: &RankPlan<Self>, addresses: &ShardAddresses, stream: Stream) -> Result<()>;
 }
 
 impl Pass for Problem {
@@ -84,7 +84,7 @@ impl Pass for Problem {
         unsafe { ranks.forward(addresses, streams) }
     }
 
-    unsafe fn run_one(plan: &RankPlan<'_>, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
+    unsafe fn run_one(plan: &RankPlan, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { plan.forward(addresses, stream) }
     }
@@ -126,7 +126,7 @@ impl Pass for BackwardProblem {
         unsafe { ranks.backward(addresses, streams) }
     }
 
-    unsafe fn run_one(plan: &RankPlan<'_, Self>, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
+    unsafe fn run_one(plan: &RankPlan<Self>, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { plan.backward(addresses, stream) }
     }

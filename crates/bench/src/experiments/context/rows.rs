@@ -68,7 +68,7 @@ fn compare<O: Pass, T: Element<Output = T>>(
     args: &Args,
     group: Option<&Distributed>,
     (forward, problem): (&Problem, &O),
-    (team, wholes): &mut (Team<'_, O>, Vec<Whole<O>>),
+    (team, wholes): &mut (Team<O>, Vec<Whole<O>>),
 ) -> Result<Measured> {
     let mut difference = None;
     let expected = if args.check > 0 { Some(wholes[0].outputs(problem)?) } else { None };
@@ -78,9 +78,8 @@ fn compare<O: Pass, T: Element<Output = T>>(
         team.poison()?;
         team.enqueue()?;
         team.wait()?;
-        for part in &team.parts {
-            let Some(expected) = expected.as_ref().filter(|_| difference.is_none()) else { break };
-            difference = part.difference::<T>(expected)?.map(|found| (found, run));
+        if let Some(expected) = expected.as_ref().filter(|_| difference.is_none()) {
+            difference = team.difference::<T>(expected)?.map(|found| (found, run));
         }
     }
     drop(expected);

@@ -1,27 +1,30 @@
 //! The ranks of this process, and the sides that are compared.
 
+use std::panic::resume_unwind;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use flash_attention::Element;
 use flash_attention::distributed::{Distributed, LocalRanks, RankPlan};
 
 use super::pass::Pass;
-use super::tensors::Part;
+use super::tensors::{Expected, Part};
 
 /// How long ranks that are there are waited for: long enough for millions of tokens on one GPU.
 pub(super) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The ranks of this process, with their tensors.
-pub(super) struct Team<'a, O: Pass> {
-    pub(super) plan: TeamPlan<'a, O>,
+pub(super) struct Team<O: Pass> {
+    pub(super) plan: TeamPlan<O>,
     pub(super) parts: Vec<Part>,
 }
 
-pub(super) enum TeamPlan<'a, O: Pass> {
+pub(super) enum TeamPlan<O: Pass> {
     /// All of them.
     Local(Box<LocalRanks<O>>),
     /// One, beside others in processes of their own.
-    Rank(Box<RankPlan<'a, O>>),
+    Rank(Box<RankPlan<O>>),
 }
 
 /// What a side computes.
@@ -33,7 +36,7 @@ pub(super) trait Work {
     fn wait(&self) -> Result<()>;
 }
 
-impl<O: Pass> Work for Team<'_, O> {
+impl<O: Pass> Work for Team<O> {
     fn enqueue(&self) -> Result<()> {
         let addresses: Vec<_> = self.parts.iter().map(Part::addresses).collect();
         let streams: Vec<_> = self.parts.iter().map(Part::stream).collect();
@@ -61,9 +64,23 @@ impl<O: Pass> Work for Team<'_, O> {
     }
 }
 
-impl<O: Pass> Team<'_, O> {
+impl<O: Pass> Team<O> {
     pub(super) fn poison(&mut self) -> Result<()> {
         self.parts.iter_mut().try_for_each(Part::poison)
+    }
+
+    /// The first difference in bits of what the ranks wrote from the whole problem's. Each is compared in a
+    /// thread of its own, since memory of several GPUs comes to the host at once.
+    pub(super) fn difference<T: Element>(&self, expected: &Expected) -> Result<Option<String>> {
+        let found: Vec<_> = thread::scope(|scope| {
+            let comparing = self.parts.iter().map(|part| scope.spawn(|| part.difference::<T>(expected)));
+            let comparing: Vec<_> = comparing.collect();
+            comparing
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+                .collect()
+        });
+        Ok(found.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().next())
     }
 
     /// Seconds of a run of each rank by itself, with what the last run of all gathered, of the rank that

@@ -79,6 +79,7 @@ functions! {
     );
 
     fn cuStreamCreate(stream: *mut Stream, flags: c_uint);
+    fn cuStreamCreateWithPriority(stream: *mut Stream, flags: c_uint, priority: c_int);
     fn cuStreamDestroy_v2(stream: Stream);
     fn cuStreamSynchronize(stream: Stream);
     fn cuStreamWaitEvent(stream: Stream, event: CuEvent, flags: c_uint);

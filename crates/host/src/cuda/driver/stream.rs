@@ -60,6 +60,18 @@ impl OwnedStream {
         Ok(Self { context: Arc::clone(context), handle })
     }
 
+    /// A stream whose launches come before those of streams without a priority, wherever there is room.
+    pub(in crate::cuda) fn before_others(context: &Arc<Context>) -> Result<Self> {
+        context.make_current()?;
+        let mut handle = Stream(std::ptr::null_mut());
+        // SAFETY: the driver writes one handle, and takes the highest priority that it has; a context is
+        // current.
+        unsafe {
+            context.driver().cuStreamCreateWithPriority(&raw mut handle, STREAM_NON_BLOCKING, i32::MIN)
+        }?;
+        Ok(Self { context: Arc::clone(context), handle })
+    }
+
     pub(super) fn driver(&self) -> &'static Driver {
         self.context.driver()
     }

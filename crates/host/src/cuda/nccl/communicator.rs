@@ -1,4 +1,4 @@
-//! Communicators whose gathers run on copy engines, and the memory that they gather in.
+//! Communicators, whose gathers run on copy engines or are kernels, and the memory that they gather in.
 //!
 //! No call blocks: NCCL goes on with it in a thread of its own, and is asked until it is done (NCCL user
 //! guide, "Fault Tolerance"). So a rank that is gone is noticed by whoever is asked meanwhile.
@@ -63,7 +63,7 @@ impl Communicator {
         Ok(id)
     }
 
-    /// Joins the other ranks of `id` with the GPU of `context`.
+    /// Joins the other ranks of `id` with the GPU of `context`. Gathers run on copy engines, or are kernels.
     ///
     /// # Errors
     /// When NCCL fails, and the error of `keep_on`.
@@ -71,11 +71,12 @@ impl Communicator {
         context: &Arc<Context>,
         id: UniqueId,
         (rank, world): (usize, usize),
+        on_copy_engines: bool,
         keep_on: KeepOn<'_>,
     ) -> Result<Self> {
         let nccl = Nccl::get()?;
         context.make_current()?;
-        let (mut handle, mut config) = (std::ptr::null_mut(), Config::on_copy_engines());
+        let (mut handle, mut config) = (std::ptr::null_mut(), Config::new(on_copy_engines));
         // SAFETY: NCCL writes the handle and reads the config; ranks are below 2^31, as launchers count them.
         unsafe {
             nccl.ncclCommInitRankConfig(&raw mut handle, world as i32, id, rank as i32, &raw mut config)
@@ -89,8 +90,13 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub(in crate::cuda) fn reversed(&self, world: usize, keep_on: KeepOn<'_>) -> Result<Self> {
-        self.split(world - 1 - self.place, Config::on_copy_engines(), keep_on)
+    pub(in crate::cuda) fn reversed(
+        &self,
+        world: usize,
+        on_copy_engines: bool,
+        keep_on: KeepOn<'_>,
+    ) -> Result<Self> {
+        self.split(world - 1 - self.place, Config::new(on_copy_engines), keep_on)
     }
 
     /// The same ranks in the same order, whose gathers are kernels: a few bytes come sooner by these, where
@@ -99,7 +105,7 @@ impl Communicator {
     /// # Errors
     /// As [`Self::new`].
     pub(in crate::cuda) fn with_kernels(&self, keep_on: KeepOn<'_>) -> Result<Self> {
-        self.split(self.place, Config::with_kernels(), keep_on)
+        self.split(self.place, Config::new(false), keep_on)
     }
 
     /// The same ranks, of which this one has another place.
@@ -161,7 +167,8 @@ impl Communicator {
         self.settle(&|| Ok(()))
     }
 
-    /// Enqueues a gather in place of pieces of so many bytes, the first of which begins at `first`.
+    /// Enqueues gathers in place at once, each of pieces of so many bytes, the first of which begins at an
+    /// address.
     ///
     /// # Errors
     /// When NCCL fails, and the error of `keep_on`.
@@ -169,24 +176,6 @@ impl Communicator {
     /// # Safety
     /// All ranks enqueue the same gathers in the same order, of memory that lives until they are over, as
     /// long as all pieces, that nothing else writes meanwhile.
-    pub(in crate::cuda) unsafe fn all_gather(
-        &self,
-        first: u64,
-        bytes: usize,
-        stream: Stream,
-        keep_on: KeepOn<'_>,
-    ) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.all_gathers(&[(first, bytes)], stream, keep_on) }
-    }
-
-    /// As [`Self::all_gather`], several at once.
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Safety
-    /// As there.
     pub(in crate::cuda) unsafe fn all_gathers(
         &self,
         gathers: &[(u64, usize)],

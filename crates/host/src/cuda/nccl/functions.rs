@@ -65,13 +65,9 @@ impl Config {
     /// `NCCL_CTA_POLICY_ZERO`: no multiprocessor copies where copy engines can.
     const POLICY_ZERO: c_int = 2;
 
-    /// No call blocks, copies are those of copy engines, and all else is left to NCCL.
-    pub(super) const fn on_copy_engines() -> Self {
-        Self { cta_policy: Self::POLICY_ZERO, ..Self::with_kernels() }
-    }
-
-    /// No call blocks, and all else is left to NCCL.
-    pub(super) const fn with_kernels() -> Self {
+    /// No call blocks, copies are those of copy engines or of kernels, and all else is left to NCCL.
+    pub(super) const fn new(on_copy_engines: bool) -> Self {
+        let cta_policy = if on_copy_engines { Self::POLICY_ZERO } else { Self::UNSET };
         Self {
             size: size_of::<Self>(),
             magic: Self::MAGIC,
@@ -85,7 +81,7 @@ impl Config {
             traffic_class: Self::UNSET,
             comm_name: std::ptr::null(),
             collnet_enable: Self::UNSET,
-            cta_policy: Self::UNSET,
+            cta_policy,
             shrink_share: Self::UNSET,
             nvls_ctas: Self::UNSET,
         }

@@ -23,6 +23,9 @@ const VARIABLE: &str = "FA_NCCL";
 /// The first version that gathers by copy engines.
 const COPY_ENGINES: i32 = 22_800;
 
+/// The first version that has all that gathers by kernels need.
+const KERNELS: i32 = 21_900;
+
 /// NCCL of this process.
 pub(in crate::cuda) struct Nccl {
     library: Library,
@@ -76,25 +79,37 @@ impl Nccl {
         Err(reasons.join("; "))
     }
 
-    /// The file that was opened.
-    pub(in crate::cuda) fn file(&self) -> &str {
-        &self.file
-    }
-
     /// The version, as 10000·major + 100·minor + patch.
     pub(in crate::cuda) const fn version(&self) -> i32 {
         self.version
     }
 
-    /// Refuses a version whose gathers take multiprocessors, which attention has.
+    /// Its version and file, in words.
+    pub(in crate::cuda) fn name(&self) -> String {
+        format!("NCCL {} of {}", version_name(self.version), self.file)
+    }
+
+    /// Refuses a version whose gathers take multiprocessors.
     ///
     /// # Errors
     /// [`Error::NoNccl`], with the version.
     pub(in crate::cuda) fn check_copy_engines(&self) -> Result<()> {
-        if self.version >= COPY_ENGINES {
+        self.check_version(COPY_ENGINES)
+    }
+
+    /// Refuses a version that has not what gathers by kernels need.
+    ///
+    /// # Errors
+    /// As [`Self::check_copy_engines`].
+    pub(in crate::cuda) fn check_kernels(&self) -> Result<()> {
+        self.check_version(KERNELS)
+    }
+
+    fn check_version(&self, needed: i32) -> Result<()> {
+        if self.version >= needed {
             return Ok(());
         }
-        let [found, needed] = [self.version, COPY_ENGINES].map(version_name);
+        let [found, needed] = [self.version, needed].map(version_name);
         Err(Error::NoNccl { reason: format!("{} is NCCL {found}, and {needed} is needed", self.file) })
     }
 
@@ -192,6 +207,9 @@ mod tests {
     fn a_library_that_is_too_old_or_lacks_a_function_is_named() {
         let refusal = stub(22_703).check_copy_engines().unwrap_err().to_string();
         assert!(refusal.contains("libnccl.so.2 is NCCL 2.27.3, and 2.28.0 is needed; "), "{refusal}");
+        stub(22_703).check_kernels().unwrap();
+        let refusal = stub(21_805).check_kernels().unwrap_err().to_string();
+        assert!(refusal.contains("libnccl.so.2 is NCCL 2.18.5, and 2.19.0 is needed; "), "{refusal}");
         let nccl = stub(22_809);
         nccl.check_copy_engines().unwrap();
         let mut id = UniqueId([0; 128]);

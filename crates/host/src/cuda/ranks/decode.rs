@@ -1,13 +1,15 @@
 //! Decoding over keys that several GPUs share out: of one process, or of one each.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::process::{Distributed, InUse, UntilDone, described, transport};
+use super::joined::{InUse, UntilDone};
+use super::process::{Distributed, described};
 use super::{check_each, copy, links};
 use crate::cuda::Cuda;
 use crate::cuda::buffer::Buffer;
 use crate::cuda::driver::{Event, OwnedStream, Stream};
-use crate::cuda::nccl::{Communicator, Memory};
+use crate::cuda::nccl::{Communicator, Memory, Nccl};
 use crate::decode::{DecodeAddresses, DecodePlan, DecodeProblem, DecodeRequest};
 use crate::distributed::{DecodeShard, SharedPlan, merging, of_splits};
 use crate::{Error, Result};
@@ -211,18 +213,18 @@ impl Distributed {
     /// # Errors
     /// As [`DecodeShard::new`] and [`Plan::new`](crate::Plan::new), when ranks name different problems, when
     /// a GPU has not enough memory, and when a rank is gone.
-    pub fn plan_decode(&self, problem: &DecodeProblem, request: &DecodeRequest) -> Result<RankDecode<'_>> {
+    pub fn plan_decode(&self, problem: &DecodeProblem, request: &DecodeRequest) -> Result<RankDecode> {
         let planned = DecodeShard::new(problem, self.rank(), self.world())
             .and_then(|shard| DecodeRank::new(self.cuda(), shard, request));
-        self.agree(&agreed(problem, &planned))?;
+        self.joined.agree(&agreed(problem, &planned))?;
         let rank = planned?;
-        let mut reasons = vec![transport("kernels")?];
+        let mut reasons = vec![Nccl::get()?.name()];
         reasons.extend_from_slice(rank.plan().reasons());
-        let (gathered, communicator) = self.small_memory(rank.gathered_bytes())?;
+        let (gathered, communicator) = self.joined.small_memory(rank.gathered_bytes())?;
         let context = &self.cuda().context;
         let (gathers, given) = (OwnedStream::new(context)?, Event::untimed(context)?);
         let held = Held { rank, gathered, gathers, given, taken: Event::untimed(context)? };
-        Ok(RankDecode { of: self, held: UntilDone::new(self, held), communicator, reasons })
+        Ok(RankDecode { held: UntilDone::new(&self.joined, held), communicator, reasons })
     }
 }
 
@@ -257,14 +259,13 @@ impl InUse for Held {
 }
 
 /// What a rank is ready to decode with the others.
-pub struct RankDecode<'a> {
-    of: &'a Distributed,
-    held: UntilDone<'a, Held>,
-    communicator: &'a Communicator,
+pub struct RankDecode {
+    held: UntilDone<Held>,
+    communicator: Arc<Communicator>,
     reasons: Vec<String>,
 }
 
-impl RankDecode<'_> {
+impl RankDecode {
     /// The rank's part.
     pub fn shard(&self) -> &DecodeShard {
         &self.held.rank.shard
@@ -292,7 +293,8 @@ impl RankDecode<'_> {
     /// cache, and all ranks have the same Q. They and the stream stay alive until the work is over. The
     /// stream is that of the call before, or waits for it.
     pub unsafe fn decode(&self, addresses: &DecodeAddresses, stream: Stream) -> Result<()> {
-        self.of.check()?;
+        let joined = self.held.joined();
+        joined.check()?;
         let Held { rank, gathered, gathers, given, taken } = &*self.held;
         let (first, gathers) = (gathered.address(), gathers.handle());
         // SAFETY: the caller's promise; the memory is as long as the plan says.
@@ -304,7 +306,7 @@ impl RankDecode<'_> {
             partials.map(|partials| (first + partials.first as u64, partials.piece)).collect();
         // SAFETY: all ranks agree in their pieces; the memory is as long as all of them, and is freed when
         // the stream is done with it.
-        self.of.patiently(|keep_on| unsafe { self.communicator.all_gathers(&pieces, gathers, keep_on) })?;
+        joined.patiently(|keep_on| unsafe { self.communicator.all_gathers(&pieces, gathers, keep_on) })?;
         taken.record(gathers)?;
         taken.hold_back(stream)?;
         // SAFETY: the caller's promise; the stream waits for all pieces.
@@ -317,6 +319,6 @@ impl RankDecode<'_> {
     /// [`Error::Peer`] when a rank is gone or the deadline is over, after which no rank computes any more,
     /// and when a kernel faulted or NCCL failed.
     pub fn wait(&self, deadline: Duration) -> Result<()> {
-        self.of.wait(self.held.end(), deadline)
+        self.held.wait(deadline)
     }
 }

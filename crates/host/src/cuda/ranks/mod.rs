@@ -1,6 +1,7 @@
 //! Ranks on GPUs: of one process, or of one each.
 
 mod decode;
+mod joined;
 mod process;
 mod rank;
 mod sharded;
@@ -14,6 +15,7 @@ use crate::cuda::driver::{Context, Event, Stream};
 use crate::distributed::{Gather, Gathered, Partition, Shard};
 use crate::{Error, Problem, Result};
 pub use decode::{LocalDecode, RankDecode};
+pub use joined::Transport;
 pub use process::{Distributed, RankPlan};
 use rank::Rank;
 use sharded::Planned;

@@ -2,38 +2,28 @@
 
 use std::hash::{Hash as _, Hasher as _};
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
-use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
+use super::joined::{InUse, Joined, Transport, UntilDone};
 use super::rank::Rank;
 use super::sharded::{Planned, Sharded};
 use super::{ShardAddresses, check_lse, describe, tensors};
 use crate::backward::BackwardProblem;
 use crate::cuda::Cuda;
 use crate::cuda::driver::{Event, Stream};
-use crate::cuda::nccl::{Communicator, KeepOn, Memory, Nccl, UniqueId, version_name};
-use crate::distributed::{Fingerprint, Gather, Gathered, Group, Partition, Shard, World};
-use crate::{Error, Problem, Result};
+use crate::cuda::nccl::Memory;
+use crate::distributed::{Gather, Gathered, Partition, Shard, World};
+use crate::{Problem, Result};
 
 /// A rank among others that have met, each in a process with a GPU of its own.
 ///
-/// Pieces go from GPU to GPU by NCCL on copy engines, beside attention. A rank that dies, hangs or disagrees
-/// is an error on all others: no call waits for ever. After [`Error::Peer`] streams of this GPU may wait for
-/// copies for ever, and with them who waits for these streams, or frees device memory: the process should
-/// end.
+/// Pieces go from GPU to GPU by NCCL ([`Transport`]), beside attention. A rank that dies, hangs or disagrees
+/// is an error on all others: no call waits for ever. After [`Error::Peer`](crate::Error::Peer) streams of
+/// this GPU may wait for copies for ever, and with them who waits for these streams, or frees device memory:
+/// the process should end.
 pub struct Distributed {
-    cuda: Cuda,
-    /// Before the group, which tells the others that this rank is done.
-    forth: Arc<Communicator>,
-    back: Arc<Communicator>,
-    /// For what is small, and nothing runs beside: made when it is first needed.
-    small: OnceLock<Arc<Communicator>>,
-    is_aborted: AtomicBool,
-    group: Group,
-    patience: Duration,
+    pub(super) joined: Arc<Joined>,
 }
 
 /// How long ranks wait for one another, where nothing else is said.
@@ -51,46 +41,47 @@ impl Distributed {
         Self::new(world, &cuda, PATIENCE)
     }
 
-    /// Meets the other ranks. One that says nothing for as long as `patience` is gone.
+    /// Meets the other ranks. One that says nothing for as long as `patience` is gone. Pieces go by copy
+    /// engines where NCCL has such gathers, else by its kernels.
     ///
     /// # Errors
     /// When NCCL is missing or too old, when the port is in use, when a rank does not come in time or has
     /// another version, and when NCCL fails.
     pub fn new(world: World, cuda: &Cuda, patience: Duration) -> Result<Self> {
-        let nccl = Nccl::get()?;
-        nccl.check_copy_engines()?;
-        let id = if world.rank == 0 { Communicator::unique_id()?.0 } else { [0; 128] };
-        let fingerprint = [
-            ("flash-attention", env!("CARGO_PKG_VERSION").to_owned()),
-            ("NCCL", version_name(nccl.version())),
-        ];
-        let (rank, size) = (world.rank, world.size);
-        let (group, brought) = Group::meet(world, &fingerprint, &id, patience)?;
-        let Ok(id) = brought.try_into() else {
-            return Err(Error::Context { reason: "rank 0 brought no id of NCCL".to_owned() });
-        };
-        let until = Instant::now() + patience;
-        let keep_on = || keep_on(&group, until);
-        let forth = Communicator::new(&cuda.context, UniqueId(id), (rank, size), &keep_on)?;
-        let back = forth.reversed(size, &keep_on)?;
-        let (forth, back, small) = (Arc::new(forth), Arc::new(back), OnceLock::new());
-        let is_aborted = AtomicBool::new(false);
-        Ok(Self { cuda: cuda.clone(), forth, back, small, is_aborted, group, patience })
+        Ok(Self { joined: Arc::new(Joined::new(world, cuda, patience, None)?) })
+    }
+
+    /// As [`Self::new`], with the transport that all ranks name.
+    ///
+    /// # Errors
+    /// As there, and when ranks name different ones.
+    pub fn with_transport(
+        world: World,
+        cuda: &Cuda,
+        patience: Duration,
+        transport: Transport,
+    ) -> Result<Self> {
+        Ok(Self { joined: Arc::new(Joined::new(world, cuda, patience, Some(transport))?) })
     }
 
     /// Index of this rank.
-    pub const fn rank(&self) -> usize {
-        self.group.world().rank
+    pub fn rank(&self) -> usize {
+        self.joined.group.world().rank
     }
 
     /// Number of ranks.
-    pub const fn world(&self) -> usize {
-        self.group.world().size
+    pub fn world(&self) -> usize {
+        self.joined.group.world().size
     }
 
     /// This rank's GPU.
-    pub const fn cuda(&self) -> &Cuda {
-        &self.cuda
+    pub fn cuda(&self) -> &Cuda {
+        &self.joined.cuda
+    }
+
+    /// How pieces go to the other ranks.
+    pub fn transport(&self) -> Transport {
+        self.joined.transport
     }
 
     /// Waits until all ranks have come here.
@@ -98,7 +89,7 @@ impl Distributed {
     /// # Errors
     /// When a rank is gone, or does not come within `patience`.
     pub fn barrier(&self, patience: Duration) -> Result<()> {
-        self.group.agree(&[], patience)
+        self.joined.group.agree(&[], patience)
     }
 
     /// Plans this rank's part of a forward or backward pass, in the tiles of one GPU, and takes the memory
@@ -112,144 +103,19 @@ impl Distributed {
         problem: &O,
         partition: Partition,
         request: &O::Request,
-    ) -> Result<RankPlan<'_, O>> {
-        let ranks = (self.rank(), self.world(), partition);
-        let planned = problem.planned(self.cuda.device(), ranks, request);
-        self.agree(&agreed((O::PASS, problem.whole()), partition, &planned))?;
+    ) -> Result<RankPlan<O>> {
+        let (joined, cuda) = (&self.joined, self.cuda());
+        let planned = problem.planned(cuda.device(), (self.rank(), self.world(), partition), request);
+        joined.agree(&agreed((O::PASS, problem.whole()), partition, &planned))?;
         let planned = planned?;
-        let reasons = vec![transport("copy engines")?, describe(&planned)];
-        let gathered = tensors(&planned, |bytes| self.memory(bytes))?;
+        let reasons = vec![joined.reason()?, describe(&planned)];
+        let gathered = tensors(&planned, |bytes| joined.memory(bytes))?;
         let addresses = gathered.each_ref().map(|memory| memory.as_ref().map_or(0, Memory::address));
-        let rank = Rank::new(&self.cuda, planned, addresses)?;
-        let end = Event::untimed(&self.cuda.context)?;
-        let held = UntilDone::new(self, Held { rank, gathered, end });
-        Ok(RankPlan { of: self, held, reasons, pass: PhantomData })
+        let rank = Rank::new(cuda, planned, addresses)?;
+        let end = Event::untimed(&cuda.context)?;
+        let held = UntilDone::new(joined, Held { rank, gathered, end });
+        Ok(RankPlan { held, reasons, pass: PhantomData })
     }
-
-    /// Gives all communicators up, and lets NCCL end what they have begun in a thread of its own, since that
-    /// takes longer than a rank should wait for its error.
-    fn abort(&self) {
-        let given_up: Vec<_> = self.communicators().cloned().collect();
-        given_up.iter().for_each(|communicator| communicator.give_up());
-        if !self.is_aborted.swap(true, Ordering::Relaxed) {
-            std::thread::spawn(move || given_up.iter().for_each(|communicator| communicator.abort()));
-        }
-    }
-
-    fn communicators(&self) -> impl Iterator<Item = &Arc<Communicator>> {
-        [&self.forth, &self.back].into_iter().chain(self.small.get())
-    }
-
-    /// Refuses to go on once a rank is gone.
-    pub(super) fn check(&self) -> Result<()> {
-        self.group.check()
-    }
-
-    /// Refuses to go on where ranks disagree in what they are about to compute.
-    pub(super) fn agree(&self, fingerprint: &Fingerprint) -> Result<()> {
-        self.group.agree(fingerprint, self.patience)
-    }
-
-    /// Memory that ranks gather in, as long on all of them.
-    fn memory(&self, bytes: usize) -> Result<Memory> {
-        let known_to = [&self.forth, &self.back];
-        self.patiently(|keep_on| Memory::new(&self.cuda.context, bytes, &known_to, keep_on))
-    }
-
-    /// Memory that ranks gather small pieces in, and who gathers them. All ranks call it together.
-    pub(super) fn small_memory(&self, bytes: usize) -> Result<(Memory, &Arc<Communicator>)> {
-        self.patiently(|keep_on| {
-            let small = match self.small.get() {
-                Some(small) => small,
-                None => {
-                    let made = Arc::new(self.forth.with_kernels(keep_on)?);
-                    self.small.get_or_init(|| made)
-                }
-            };
-            Ok((Memory::new(&self.cuda.context, bytes, &[small], keep_on)?, small))
-        })
-    }
-
-    /// Waits for NCCL no longer than for a rank.
-    pub(super) fn patiently<R>(&self, call: impl FnOnce(KeepOn<'_>) -> Result<R>) -> Result<R> {
-        let until = Instant::now() + self.patience;
-        call(&|| keep_on(&self.group, until))
-    }
-
-    /// Waits for the end of a call's work, for as long as `deadline`.
-    ///
-    /// # Errors
-    /// As [`RankPlan::wait`].
-    pub(super) fn wait(&self, end: &Event, deadline: Duration) -> Result<()> {
-        let until = Instant::now() + deadline;
-        while !end.has_come()? {
-            let failed = self.communicators().find_map(|one| one.check().err());
-            if let Some(error) = failed {
-                self.group.give_up(&error.to_string());
-            } else if Instant::now() >= until {
-                self.group.give_up(&format!("its work did not end within {deadline:.1?}"));
-            }
-            if let Err(error) = self.group.check() {
-                self.abort();
-                return Err(error);
-            }
-            std::thread::yield_now();
-        }
-        Ok(())
-    }
-}
-
-/// What streams use until a call's work is over, which it has the end of.
-pub(super) trait InUse {
-    /// The end of the last call's work.
-    fn end(&self) -> &Event;
-}
-
-/// Given back once streams are done with it. Where a rank is gone it is kept for ever: a stream may wait for
-/// its copies for ever, and so would who frees memory, for all streams.
-pub(super) struct UntilDone<'a, T: InUse> {
-    of: &'a Distributed,
-    held: ManuallyDrop<T>,
-}
-
-impl<'a, T: InUse> UntilDone<'a, T> {
-    pub(super) const fn new(of: &'a Distributed, held: T) -> Self {
-        Self { of, held: ManuallyDrop::new(held) }
-    }
-}
-
-impl<T: InUse> Deref for UntilDone<'_, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.held
-    }
-}
-
-impl<T: InUse> Drop for UntilDone<'_, T> {
-    fn drop(&mut self) {
-        // Whoever waited has heard of what failed.
-        let _ = self.of.wait(self.held.end(), self.of.patience);
-        if self.of.check().is_ok() {
-            // SAFETY: nobody has dropped it, and nobody uses it behind this.
-            unsafe { ManuallyDrop::drop(&mut self.held) };
-        }
-    }
-}
-
-impl Drop for Distributed {
-    fn drop(&mut self) {
-        // To destroy a communicator would wait for a rank that is gone.
-        if self.group.check().is_err() {
-            self.abort();
-        }
-    }
-}
-
-/// How ranks in processes reach one another.
-pub(super) fn transport(by: &str) -> Result<String> {
-    let nccl = Nccl::get()?;
-    Ok(format!("pieces by {by}, NCCL {} of {}", version_name(nccl.version()), nccl.file()))
 }
 
 /// What ranks must agree in before they compute a problem.
@@ -300,16 +166,6 @@ pub(super) fn described(problem: &Problem) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Whether it is worth waiting on.
-fn keep_on(group: &Group, until: Instant) -> Result<()> {
-    group.check()?;
-    if Instant::now() < until {
-        return Ok(());
-    }
-    group.give_up("NCCL did not come to an end in time");
-    group.check()
-}
-
 /// A rank with what it gathers.
 struct Held {
     rank: Rank,
@@ -324,14 +180,13 @@ impl InUse for Held {
 }
 
 /// What a rank is ready to compute with the others.
-pub struct RankPlan<'a, O: Sharded = Problem> {
-    of: &'a Distributed,
-    held: UntilDone<'a, Held>,
+pub struct RankPlan<O: Sharded = Problem> {
+    held: UntilDone<Held>,
     reasons: Vec<String>,
     pass: PhantomData<O>,
 }
 
-impl<O: Sharded> RankPlan<'_, O> {
+impl<O: Sharded> RankPlan<O> {
     /// The rank's part.
     pub fn shard(&self) -> &Shard {
         self.held.rank.shard()
@@ -352,39 +207,37 @@ impl<O: Sharded> RankPlan<'_, O> {
     /// # Safety
     /// As there.
     unsafe fn run(&self, addresses: &ShardAddresses, stream: Stream) -> Result<()> {
-        self.of.check()?;
+        let Held { rank, gathered, end } = &*self.held;
+        let joined = self.held.joined();
+        joined.check()?;
         // SAFETY: the caller's promise.
-        unsafe { self.held.rank.place(addresses, stream) }?;
-        let mut gather = |_, gathers: &[Gather], copies: Stream| {
-            gathers.iter().try_for_each(|gather| self.gather(gather, copies))
+        unsafe { rank.place(addresses, stream) }?;
+        let dtype = self.shard().problem().dtype();
+        let piece = |gather: &Gather| {
+            let memory = gathered[gather.tensor.index()].as_ref().map_or(0, Memory::address);
+            let element = gather.tensor.dtype(dtype).bytes();
+            (memory + (gather.first * element) as u64, gather.piece * element)
         };
-        // SAFETY: the caller's promise.
-        unsafe { self.held.rank.attend(addresses, stream, &mut gather) }?;
-        self.held.end.record(stream)
-    }
-
-    fn gather(&self, gather: &Gather, copies: Stream) -> Result<()> {
-        let memory = self.held.gathered[gather.tensor.index()].as_ref().map_or(0, Memory::address);
-        let element = gather.tensor.dtype(self.shard().problem().dtype()).bytes();
-        let first = memory + (gather.first * element) as u64;
-        let communicator = if gather.reversed { &self.of.back } else { &self.of.forth };
-        let bytes = gather.piece * element;
         // SAFETY: all ranks go through the same schedule; the memory is as long as that says, and is freed
         // when streams are done with it.
-        self.of.patiently(|keep_on| unsafe { communicator.all_gather(first, bytes, copies, keep_on) })
+        let mut gather =
+            |_, gathers: &[Gather], copies: Stream| unsafe { joined.gather(gathers, piece, copies) };
+        // SAFETY: the caller's promise.
+        unsafe { rank.attend(addresses, stream, &mut gather) }?;
+        end.record(stream)
     }
 
     /// Waits for the last call's work, for as long as `deadline`.
     ///
     /// # Errors
-    /// [`Error::Peer`] when a rank is gone or the deadline is over, after which no rank computes any more,
+    /// [`Error::Peer`](crate::Error::Peer) when a rank is gone or the deadline is over, after which no rank computes any more,
     /// and when a kernel faulted or NCCL failed.
     pub fn wait(&self, deadline: Duration) -> Result<()> {
-        self.of.wait(&self.held.end, deadline)
+        self.held.wait(deadline)
     }
 }
 
-impl RankPlan<'_> {
+impl RankPlan {
     /// Enqueues the rank's work behind what is on `stream`, and returns; outputs are there once the stream
     /// gets so far. All ranks call it together.
     ///
@@ -402,7 +255,7 @@ impl RankPlan<'_> {
     }
 }
 
-impl RankPlan<'_, BackwardProblem> {
+impl RankPlan<BackwardProblem> {
     /// Enqueues the rank's gradients, as [`RankPlan::forward`] its outputs, from O and lse of the forward
     /// pass.
     ///

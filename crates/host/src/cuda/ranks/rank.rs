@@ -158,7 +158,7 @@ impl Rank {
         let stream = || OwnedStream::new(&cuda.context);
         let event = || Event::untimed(&cuda.context);
         Ok(Self {
-            copies: stream()?,
+            copies: OwnedStream::before_others(&cuda.context)?,
             lanes: [stream()?, stream()?, stream()?, stream()?],
             gathered,
             delta,

@@ -116,19 +116,19 @@ impl Work for Whole {
 }
 
 /// The ranks of this process, with their keys.
-pub(super) struct Team<'a> {
-    pub(super) plan: TeamPlan<'a>,
+pub(super) struct Team {
+    pub(super) plan: TeamPlan,
     pub(super) parts: Vec<Cache>,
 }
 
-pub(super) enum TeamPlan<'a> {
+pub(super) enum TeamPlan {
     /// All of them.
     Local(Box<LocalDecode>),
     /// One, beside others in processes of their own.
-    Rank(Box<RankDecode<'a>>),
+    Rank(Box<RankDecode>),
 }
 
-impl TeamPlan<'_> {
+impl TeamPlan {
     pub(super) fn reasons(&self) -> &[String] {
         match self {
             Self::Local(ranks) => ranks.reasons(),
@@ -154,7 +154,7 @@ impl TeamPlan<'_> {
     }
 }
 
-impl Work for Team<'_> {
+impl Work for Team {
     fn enqueue(&self) -> Result<()> {
         let addresses: Vec<_> = self.parts.iter().map(Cache::addresses).collect();
         let streams: Vec<_> = self.parts.iter().map(|part| part.memory.stream()).collect();
