@@ -164,7 +164,7 @@ pub enum Stream {
     /// Gathers, by copy engines.
     Copies,
     /// Attention of one half, and of every second stage: the last tiles of one hide in the others' work. The
-    /// lane of so many.
+    /// lane of so many; blocks of even lanes, which have the long tiles, come before those of the others.
     Attention(usize),
 }
 

@@ -60,15 +60,13 @@ impl OwnedStream {
         Ok(Self { context: Arc::clone(context), handle })
     }
 
-    /// A stream whose launches come before those of streams without a priority, wherever there is room.
-    pub(in crate::cuda) fn before_others(context: &Arc<Context>) -> Result<Self> {
+    /// A stream whose blocks come before those of streams of fewer steps, wherever there is room; one of
+    /// [`Self::new`] is of none. The driver has a highest step, and takes higher ones as that.
+    pub(in crate::cuda) fn before_others(context: &Arc<Context>, steps: i32) -> Result<Self> {
         context.make_current()?;
         let mut handle = Stream(std::ptr::null_mut());
-        // SAFETY: the driver writes one handle, and takes the highest priority that it has; a context is
-        // current.
-        unsafe {
-            context.driver().cuStreamCreateWithPriority(&raw mut handle, STREAM_NON_BLOCKING, i32::MIN)
-        }?;
+        // SAFETY: the driver writes one handle, and takes any priority; a context is current.
+        unsafe { context.driver().cuStreamCreateWithPriority(&raw mut handle, STREAM_NON_BLOCKING, -steps) }?;
         Ok(Self { context: Arc::clone(context), handle })
     }
 

@@ -155,11 +155,14 @@ impl Rank {
         let workspace =
             |bytes: u64| (bytes > 0).then(|| cuda.buffer("a rank's workspace", bytes as usize)).transpose();
         let [a, b, c, d] = bytes;
-        let stream = || OwnedStream::new(&cuda.context);
+        // Blocks of short tiles fill the multiprocessors that those of long ones leave at their end; kernels
+        // that gather come before both.
+        let [short, long, gathers] =
+            [0, 1, 2].map(|steps| move || OwnedStream::before_others(&cuda.context, steps));
         let event = || Event::untimed(&cuda.context);
         Ok(Self {
-            copies: OwnedStream::before_others(&cuda.context)?,
-            lanes: [stream()?, stream()?, stream()?, stream()?],
+            copies: gathers()?,
+            lanes: [long()?, short()?, long()?, short()?],
             gathered,
             delta,
             lists: lists_memory,
