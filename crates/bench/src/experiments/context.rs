@@ -296,11 +296,14 @@ const LAUNCHES: f64 = 20e-6;
 /// back by 10 to 15 % for its first runs, and settles within a second.
 const WARMUP: f64 = 2.0;
 
-/// How often each side runs in a turn, how many turns there are, and how many before them that are not timed,
+/// How often each side runs in a turn, not at all where it is the one before again, how many turns there are, and how many before them that are not timed,
 /// where one GPU takes about so many seconds: the same on all ranks.
 fn effort(args: &Args, once: f64) -> ([usize; 3], usize, usize) {
     let seconds = [once, once, once / args.gpus as f64];
-    let runs = seconds.map(|seconds| ((TURN.as_secs_f64() / seconds) as usize).clamp(1, 200));
+    let mut runs = seconds.map(|seconds| ((TURN.as_secs_f64() / seconds) as usize).clamp(1, 200));
+    if args.on_one {
+        runs[Side::Independent as usize] = 0;
+    }
     let turn: f64 = runs.iter().zip(seconds).map(|(&runs, seconds)| runs as f64 * seconds).sum();
     let turns = ((args.budget / turn) as usize).clamp(2, args.iterations.max(2));
     // A run of many seconds warms itself.
@@ -317,19 +320,17 @@ fn in_turns<W: Work>(
     slowest_rank: impl Fn(usize) -> Result<f64>,
 ) -> Result<([Times; 3], Option<Times>)> {
     let (runs, turns, warmup_turns) = effort(args, once);
+    let timed: Vec<_> = Side::ALL.into_iter().zip(runs).filter(|(_, runs)| *runs > 0).collect();
     for _ in 0..warmup_turns {
         interrupt::check()?;
-        Side::ALL
-            .into_iter()
-            .zip(runs)
-            .try_for_each(|(side, runs)| side.time(group, sides, runs).map(drop))?;
+        timed.iter().try_for_each(|&(side, runs)| side.time(group, sides, runs).map(drop))?;
     }
     let mut times: [Vec<f64>; 3] = Default::default();
     let mut of_ranks = Vec::new();
     for _ in 0..turns {
         interrupt::check()?;
-        for ((side, runs), times) in Side::ALL.into_iter().zip(runs).zip(&mut times) {
-            times.push(side.time(group, sides, runs)?);
+        for &(side, runs) in &timed {
+            times[side as usize].push(side.time(group, sides, runs)?);
         }
         if args.on_one {
             of_ranks.push(slowest_rank(runs[2])?);

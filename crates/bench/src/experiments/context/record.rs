@@ -29,7 +29,8 @@ pub(super) struct Measured {
     pub(super) pass: &'static str,
     /// Of a run: operations of products, or bytes where these bind; in units for each second.
     pub(super) work: (Unit, f64),
-    /// Of one GPU, of each by itself, and of all together: a turn's seconds for one run.
+    /// Of one GPU, of each by itself, and of all together: a turn's seconds for one run. Where ranks share one
+    /// GPU, there is no second.
     pub(super) times: [Times; 3],
     /// Beside the tensors, of the rank that takes the most.
     pub(super) extra_bytes: usize,
@@ -110,13 +111,13 @@ impl Measured {
         row
     }
 
-    /// A row of each side.
-    pub(super) fn rows(&self, setting: &Setting) -> [Row; 3] {
+    /// A row of each side that was timed.
+    pub(super) fn rows(&self, setting: &Setting) -> Vec<Row> {
         let problem = &self.problem;
         let gpus = setting.gpus();
         let linear = gpus as f64;
-        let [one_s, independent_s, together_s] = self.times.each_ref().map(Times::median);
         let [one, independent, together] = &self.times;
+        let (one_s, together_s) = (one.median(), together.median());
         let (unit, amount) = self.work;
         let side = |series: &str, gpus: usize, times: &Times, speed: f64| {
             let mut row = self.row(series, gpus);
@@ -125,11 +126,16 @@ impl Measured {
             row
         };
         let one = side("one GPU", 1, one, amount / one_s);
-        let mut independent = side("each by itself", gpus, independent, amount / independent_s);
-        independent.put("of linear", Unit::Percent, 100.0 * one_s / independent_s);
+        let mut rows = vec![one];
         let mut together = side(&setting.together(), gpus, together, amount / together_s / linear);
         together.put("of linear", Unit::Percent, 100.0 * one_s / (linear * together_s));
-        together.put("of each by itself", Unit::Percent, 100.0 * independent_s / (linear * together_s));
+        if !setting.on_one {
+            let independent_s = independent.median();
+            let mut independent = side("each by itself", gpus, independent, amount / independent_s);
+            independent.put("of linear", Unit::Percent, 100.0 * one_s / independent_s);
+            rows.push(independent);
+            together.put("of each by itself", Unit::Percent, 100.0 * independent_s / (linear * together_s));
+        }
         if let Some(slowest_s) = self.slowest_rank.as_ref().map(Times::median) {
             together.put("slowest rank alone", Unit::Seconds, slowest_s);
             let predicted = one_s / (setting.ranks as f64 * slowest_s);
@@ -138,17 +144,18 @@ impl Measured {
         together.put("extra memory", Unit::Bytes, self.extra_bytes as f64);
         together.put("checked runs", Unit::Count, self.checked_runs as f64);
         together.measurement.iter_mut().for_each(|run| run.extra_bytes = Some(self.extra_bytes as u64));
-        let rows = problem.batch() * problem.heads() * problem.seqlen_q();
+        let checked = problem.batch() * problem.heads() * problem.seqlen_q();
         let check = match &self.verdict {
-            Verdict::Bits(difference) => CheckRecord::of_bits(rows, difference.is_none()),
+            Verdict::Bits(difference) => CheckRecord::of_bits(checked, difference.is_none()),
             Verdict::Errors(errors) => {
                 together.put("error of what it may be", Unit::Times, errors.of_bound);
                 together.put("difference from one GPU of the same", Unit::Times, errors.difference_of_bound);
-                CheckRecord::of_bits(rows, errors.failure.is_none())
+                CheckRecord::of_bits(checked, errors.failure.is_none())
             }
         };
         together.check = (self.checked_runs > 0).then_some(check);
-        [one, independent, together]
+        rows.push(together);
+        rows
     }
 
     /// How the ranks compute it, and in what they differ from one GPU.
@@ -208,7 +215,7 @@ mod tests {
     #[test]
     fn rows_have_all_that_was_measured() {
         let measured = measured();
-        let [one, independent, together] = measured.rows(&SETTING);
+        let [one, independent, together]: [Row; 3] = measured.rows(&SETTING).try_into().unwrap();
         for row in [&one, &independent, &together] {
             let problem = row.problem.as_ref().unwrap();
             assert_eq!((&*row.case, row.x), ("H=6 Hkv=2 S=100", Some(100.0)));
@@ -236,8 +243,7 @@ mod tests {
     fn bits_that_differ_fail_and_are_named() {
         let difference = Some(("O of rank 1, element 5".to_owned(), 3));
         let measured = Measured { verdict: Verdict::Bits(difference), ..measured() };
-        let [.., together] = measured.rows(&SETTING);
-        assert!(!together.check.unwrap().passed);
+        assert!(!measured.rows(&SETTING)[2].check.as_ref().unwrap().passed);
         assert_eq!(measured.notes()[1], "H=6 Hkv=2 S=100: O of rank 1, element 5 is not one GPU's, run 3");
         let unchecked = Measured { checked_runs: 0, verdict: Verdict::Bits(None), ..measured };
         assert!(unchecked.rows(&SETTING)[2].check.is_none());
@@ -246,7 +252,8 @@ mod tests {
     #[test]
     fn ranks_on_one_gpu_predict_what_several_do() {
         let measured = Measured { slowest_rank: Some(times([3.0, 2.5, 2.0])), ..measured() };
-        let [_, _, together] = measured.rows(&Setting { on_one: true, contiguous: true, ..SETTING });
+        let rows = measured.rows(&Setting { on_one: true, contiguous: true, ..SETTING });
+        let [_, together]: [Row; 2] = rows.try_into().unwrap();
         assert_eq!(together.series, "together, peer, contiguous, on one GPU");
         assert_eq!((together.figure("GPUs"), together.figure("of linear")), (Some(1.0), Some(400.0)));
         assert_eq!(together.figure("predicted of linear"), Some(80.0));
