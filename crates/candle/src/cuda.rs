@@ -1,6 +1,9 @@
 //! Attention of tensors on NVIDIA GPUs: launches on candle's stream, without copies to the host or waits.
 
+mod graph;
+mod moved;
 mod pages;
+mod ranks;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,6 +24,8 @@ use flash_attention::{Element, Operation, Options, Plan, Problem, Tensors};
 use crate::op::{Attention, Saved, Scalar};
 use crate::paged::Pages;
 use crate::problem::{self, Layouts, Settings, error};
+pub(crate) use moved::moved;
+pub(crate) use ranks::Ranks;
 
 /// A type of tensors on GPUs.
 pub(crate) trait DeviceScalar: Scalar + CudaDType + DeviceRepr + ValidAsZeroBits {}

@@ -22,6 +22,7 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 
+mod context;
 mod cpu;
 mod dense;
 mod gathered;
@@ -30,6 +31,7 @@ mod paged;
 mod problem;
 mod varlen;
 
+pub use context::ContextParallel;
 pub use dense::{
     FlashAttn, flash_attn, flash_attn_alibi, flash_attn_alibi_windowed, flash_attn_alibi_windowed_softcap,
     flash_attn_windowed,

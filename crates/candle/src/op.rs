@@ -75,22 +75,25 @@ where
 macro_rules! by_dtype {
     ($dtype:expr, $type:ident => $call:expr) => {
         match $dtype {
-            DType::F16 => {
-                type $type = f16;
+            candle_core::DType::F16 => {
+                type $type = half::f16;
                 $call
             }
-            DType::BF16 => {
-                type $type = bf16;
+            candle_core::DType::BF16 => {
+                type $type = half::bf16;
                 $call
             }
-            DType::F32 => {
+            candle_core::DType::F32 => {
                 type $type = f32;
                 $call
             }
-            dtype => bail!("flash-attn: q is {dtype:?}; F16, BF16 and F32 are supported"),
+            dtype => candle_core::bail!("flash-attn: q is {dtype:?}; F16, BF16 and F32 are supported"),
         }
     };
 }
+
+#[cfg(feature = "cuda")]
+pub(crate) use by_dtype;
 
 /// [`CustomOp3`] of a type that is [`Attention`].
 macro_rules! custom_op {
