@@ -754,6 +754,10 @@ impl Error {
                 | Self::KernelLeftOut { .. }
                 | Self::NotBuilt { .. }
                 | Self::NoBackend
+                | Self::NoNccl { .. }
+                | Self::NcclFunction { .. }
+                | Self::Nccl { .. }
+                | Self::Peer { .. }
                 | Self::Simulator { .. }
         )
     }

@@ -92,6 +92,20 @@ impl Distributed {
         self.joined.group.agree(&[], patience)
     }
 
+    /// Whether all ranks are there, as far as this one has heard; waits for nothing.
+    ///
+    /// # Errors
+    /// [`Error::Peer`](crate::Error::Peer) when a rank is gone.
+    pub fn check(&self) -> Result<()> {
+        self.joined.check()
+    }
+
+    /// Tells all ranks that this one gives up, and why: they have [`Error::Peer`](crate::Error::Peer) in the
+    /// place of results, and so has it.
+    pub fn give_up(&self, reason: &str) {
+        self.joined.group.give_up(reason);
+    }
+
     /// Plans this rank's part of a forward or backward pass, in the tiles of one GPU, and takes the memory
     /// that it needs beside its tensors. All ranks call it together.
     ///
