@@ -29,15 +29,22 @@ pub(crate) struct Backward {
 
 #[pymethods]
 impl Backward {
-    /// `views`: those of dO, dQ, dK and dV.
+    /// `views`: those of dO, dQ, dK and dV; `workspace_limit`: bytes, the library's own where `None`.
     #[new]
-    fn new(py: Python<'_>, forward: &Forward, views: [View; 4]) -> PyResult<Self> {
+    #[pyo3(signature = (forward, views, workspace_limit=None))]
+    fn new(
+        py: Python<'_>,
+        forward: &Forward,
+        views: [View; 4],
+        workspace_limit: Option<u64>,
+    ) -> PyResult<Self> {
         py.detach(|| {
             let [dout, dq, dk, dv] = views.map(layout);
             let layouts = GradientLayouts { dout, dq, dk, dv };
             let problem = BackwardProblem::new(forward.plan.problem().clone(), layouts).map_err(raised)?;
             let place = Place::open(forward.device)?;
-            let plan = place.plan(&problem, &BackwardRequest::default())?;
+            let request = BackwardRequest { workspace_limit, ..BackwardRequest::default() };
+            let plan = place.plan(&problem, &request)?;
             Ok(Self { plan, sinks: forward.sinks, place })
         })
     }
