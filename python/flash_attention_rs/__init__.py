@@ -4,6 +4,8 @@ On an NVIDIA GPU (compute capability 7.5 and later) through PyTorch, on the CPU 
 """
 
 from . import _native
+from ._context import ContextParallel
+from ._context_parts import context_rows
 from ._functions import (
     flash_attn_func,
     flash_attn_qkvpacked_func,
@@ -16,8 +18,12 @@ from ._plans import set_batch_invariant
 from ._providers import register_sdpa, register_transformers, unregister_sdpa
 
 __version__ = _native.__version__
+PeerError = _native.PeerError
 
 __all__ = [
+    "ContextParallel",
+    "PeerError",
+    "context_rows",
     "flash_attn_func",
     "flash_attn_qkvpacked_func",
     "flash_attn_varlen_func",

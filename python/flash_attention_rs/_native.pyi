@@ -36,7 +36,10 @@ class Backward:
     """A planned backward pass; `views`: dout, dq, dk, dv."""
 
     workspace_bytes: int
-    def __init__(self, forward: Forward, views: Sequence[_View]) -> None: ...
+    def __init__(
+        self, forward: Forward, views: Sequence[_View], workspace_limit: Optional[int] = None
+    ) -> None:
+        """`workspace_limit`: bytes; with 0 no dS is stored, as over several ranks."""
     def enqueue(self, at: Sequence[int], gradients: Sequence[int], stream: int) -> None:
         """On a GPU. `at`: as `Forward.enqueue`; `gradients`: dout, dq, dk, dv, dlse, dsinks;
         0 is none of the last two.
@@ -97,3 +100,61 @@ class Decode:
         """
     def run(self, at: Sequence[int]) -> None:
         """On the CPU. `at`: q, k, v, o, lse, seqused_k, page_table."""
+
+class PeerError(RuntimeError):
+    """Another rank is gone, gave up, or computes something else: there is no result."""
+
+class Part:
+    """A rank's part of a problem. `views`: whole q, k, v, o; `ranks`: the rank, and how many there are."""
+
+    def __init__(
+        self,
+        dtype_name: str,
+        views: Sequence[_View],
+        settings: Any,
+        ranks: tuple[int, int],
+        partition: str,
+    ) -> None: ...
+    def query_rows(self) -> list[tuple[int, int]]:
+        """Where runs of the rank's queries begin and end in their sequence."""
+    def key_rows(self) -> list[tuple[int, int]]:
+        """The same of its keys."""
+    def check_gradients(self) -> None:
+        """ValueError says what has no gradients."""
+
+class RankPlan:
+    """What a rank computes with the others."""
+
+    memory_bytes: int
+    reasons: list[str]
+    def enqueue(self, at: Sequence[int], stream: int) -> None:
+        """All ranks together. `at`: q, k, v, o, lse, dout, dq, dk, dv; 0 is none."""
+    def wait(self, timeout: float) -> None:
+        """For the last call's work. Where that takes longer, all ranks give up."""
+    def close(self) -> None: ...
+
+class Ranks:
+    """The ranks that a launcher started. A wait of seconds that is over, and a rank that is gone, are
+    PeerError.
+    """
+
+    rank: int
+    world_size: int
+    device: int
+    transport: str
+    def __init__(
+        self,
+        device: Optional[int] = None,
+        patience: float = 30.0,
+        transport: Optional[str] = None,
+        exit_after: Optional[float] = None,
+    ) -> None: ...
+    def plan(self, part: Part, has_gradients: bool) -> RankPlan:
+        """All ranks together."""
+    def check(self) -> None: ...
+    def barrier(self, timeout: float) -> None: ...
+    def give_up(self, reason: str) -> None: ...
+    def leave(self) -> None:
+        """Before the process ends, which work that waits for a rank that is gone then holds up for 3 s."""
+    def close(self) -> None:
+        """Parts from the others, once all plans are closed."""

@@ -25,7 +25,7 @@ def tensor(value: Any, name: str = "q") -> Tensor:
 _is_any_autocast_enabled = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
 
-def _autocast(device: str, *tensors: Tensor) -> tuple[Tensor, ...]:
+def autocast(device: str, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Tensors in the type that autocast asks of attention, as PyTorch's own function has them."""
     if not torch.is_autocast_enabled(device):
         return tensors
@@ -61,7 +61,7 @@ def attention(
     if not eager:
         tensor(k, "k"), tensor(v, "v")
     if casts and _is_any_autocast_enabled():
-        q, k, v = _autocast("cuda" if q.is_cuda else "cpu", q, k, v)
+        q, k, v = autocast("cuda" if q.is_cuda else "cpu", q, k, v)
     rng = cu_q = cu_k = None
     max_q = max_k = 0
     if dropout_p != 0.0:

@@ -10,8 +10,10 @@ mod error;
 mod forward;
 mod memory;
 mod place;
+mod ranks;
 mod settings;
 mod threads;
+mod watch;
 
 use pyo3::prelude::*;
 
@@ -24,5 +26,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<backward::Backward>()?;
     module.add_class::<decode::Decode>()?;
     module.add_class::<append::Append>()?;
+    module.add_class::<ranks::Part>()?;
+    module.add_class::<ranks::Ranks>()?;
+    module.add_class::<ranks::RankPlan>()?;
+    module.add("PeerError", module.py().get_type::<ranks::PeerError>())?;
     module.add_function(wrap_pyfunction!(place::describe, module)?)
 }

@@ -76,7 +76,7 @@ fn cpu() -> PyResult<&'static Backend> {
 }
 
 /// One handle for each GPU, opened at its first use.
-fn cuda(ordinal: usize) -> Result<Cuda, Error> {
+pub(crate) fn cuda(ordinal: usize) -> Result<Cuda, Error> {
     static OPENED: Mutex<Vec<(usize, Cuda)>> = Mutex::new(Vec::new());
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, cuda)) = opened.iter().find(|(of, _)| *of == ordinal) {
