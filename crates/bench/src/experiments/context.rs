@@ -296,8 +296,9 @@ const LAUNCHES: f64 = 20e-6;
 /// back by 10 to 15 % for its first runs, and settles within a second.
 const WARMUP: f64 = 2.0;
 
-/// How often each side runs in a turn, not at all where it is the one before again, how many turns there are, and how many before them that are not timed,
-/// where one GPU takes about so many seconds: the same on all ranks.
+/// How often each side runs in a turn, not at all where it is the one before again, how many turns there are,
+/// and how many before them that are not timed, where one GPU takes about so many seconds: the same on all
+/// ranks.
 fn effort(args: &Args, once: f64) -> ([usize; 3], usize, usize) {
     let seconds = [once, once, once / args.gpus as f64];
     let mut runs = seconds.map(|seconds| ((TURN.as_secs_f64() / seconds) as usize).clamp(1, 200));

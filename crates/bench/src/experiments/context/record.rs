@@ -29,8 +29,8 @@ pub(super) struct Measured {
     pub(super) pass: &'static str,
     /// Of a run: operations of products, or bytes where these bind; in units for each second.
     pub(super) work: (Unit, f64),
-    /// Of one GPU, of each by itself, and of all together: a turn's seconds for one run. Where ranks share one
-    /// GPU, there is no second.
+    /// Of one GPU, of each by itself, and of all together: a turn's seconds for one run. Where ranks share
+    /// one GPU, there is no second.
     pub(super) times: [Times; 3],
     /// Beside the tensors, of the rank that takes the most.
     pub(super) extra_bytes: usize,
