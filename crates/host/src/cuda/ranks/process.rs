@@ -244,8 +244,8 @@ impl<O: Sharded> RankPlan<O> {
     /// Waits for the last call's work, for as long as `deadline`.
     ///
     /// # Errors
-    /// [`Error::Peer`](crate::Error::Peer) when a rank is gone or the deadline is over, after which no rank computes any more,
-    /// and when a kernel faulted or NCCL failed.
+    /// [`Error::Peer`](crate::Error::Peer) when a rank is gone or the deadline is over, after which no rank
+    /// computes any more, and when a kernel faulted or NCCL failed.
     pub fn wait(&self, deadline: Duration) -> Result<()> {
         self.held.wait(deadline)
     }
