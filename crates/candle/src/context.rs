@@ -6,14 +6,14 @@ use std::ops::Range;
 #[cfg(feature = "cuda")]
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Result, Tensor, bail};
+use candle_core::{Device, Result, Tensor, bail};
 use flash_attention::distributed::{Partition, Run, Shard};
-use flash_attention::{DType as ElementType, Options, Problem, TensorLayout, Tensors};
+use flash_attention::{DType, Element, Options, Problem, TensorLayout, Tensors};
 
 use crate::FlashAttn;
 #[cfg(feature = "cuda")]
 use crate::cuda::Ranks;
-use crate::op::{self, Attention};
+use crate::op::{self, Attention, by_dtype};
 use crate::problem::error;
 
 /// Who has which rows.
@@ -124,7 +124,7 @@ impl ContextParallel {
         };
         // Which rows a rank has depends on no other sizes.
         let heads = this.slopes.as_ref().map_or(1, Vec::len);
-        let problem = this.problem(ElementType::F32, Sizes { batch: 1, heads, kv_heads: 1, dims: [1, 1] })?;
+        let problem = this.problem(DType::F32, Sizes { batch: 1, heads, kv_heads: 1, dims: [1, 1] })?;
         for rank in 0..world {
             let shard = Shard::new(&problem, rank, world, PARTITION).map_err(error)?;
             let queries = rows(shard.query_runs());
@@ -196,7 +196,7 @@ impl ContextParallel {
     }
 
     /// The whole problem.
-    fn problem(&self, dtype: ElementType, sizes: Sizes) -> Result<Problem> {
+    fn problem(&self, dtype: DType, sizes: Sizes) -> Result<Problem> {
         let Sizes { batch, heads, kv_heads, dims: [d, dv] } = sizes;
         let [sq, sk] = self.lens;
         let tensors = Tensors {
@@ -225,12 +225,7 @@ impl ContextParallel {
             (dims("q", &q[0])?, dims("k", &k[0])?, dims("v", &v[0])?);
         crate::problem::check_head_dim("q", d)?;
         crate::problem::check_head_dim("v", dv)?;
-        let dtype = match q[0].dtype() {
-            DType::F16 => ElementType::F16,
-            DType::BF16 => ElementType::Bf16,
-            DType::F32 => ElementType::F32,
-            dtype => bail!("flash-attn: q is {dtype:?}; F16, BF16 and F32 are supported"),
-        };
+        let dtype = by_dtype!(q[0].dtype(), T => T::DTYPE);
         let expected = [
             ("q", q, &self.queries, [heads, d]),
             ("k", k, &self.keys, [kv_heads, d]),

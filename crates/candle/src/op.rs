@@ -92,7 +92,6 @@ macro_rules! by_dtype {
     };
 }
 
-#[cfg(feature = "cuda")]
 pub(crate) use by_dtype;
 
 /// [`CustomOp3`] of a type that is [`Attention`].

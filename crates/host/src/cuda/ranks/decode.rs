@@ -218,7 +218,7 @@ impl Distributed {
             .and_then(|shard| DecodeRank::new(self.cuda(), shard, request));
         self.joined.agree(&agreed(problem, &planned))?;
         let rank = planned?;
-        let mut reasons = vec![Nccl::get()?.name()];
+        let mut reasons = vec![format!("pieces by kernels, {}", Nccl::get()?.name())];
         reasons.extend_from_slice(rank.plan().reasons());
         let (gathered, communicator) = self.joined.small_memory(rank.gathered_bytes())?;
         let context = &self.cuda().context;
